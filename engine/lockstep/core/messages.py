@@ -1,0 +1,82 @@
+"""Messages between the front process and the engine process, each direction one union. Encoded by `lockstep.channel`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lockstep.core.types import EngineRequest, RoundEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    request: EngineRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """Finish or cut what runs until `deadline_s` seconds from now, then exit 0."""
+
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """Progress while the engine starts: a stage name and a fraction in 0..1."""
+
+    stage: str
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Sent once, when the engine can admit requests."""
+
+    context: int
+    slots: int
+    pool_tokens: int
+    vocab_size: int
+    device: str
+    engine_version: str
+    build_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A Submit the engine could not take. `code` is a word of `core.errors`; no RoundEvent follows for this id."""
+
+    request_id: str
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    events: tuple[RoundEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Gauges and counters of the engine, sent at most every 100 ms while something changes and once a second otherwise.
+
+    `last_step_age_s` is 0 while idle. Counters never fall.
+    """
+
+    running: int
+    waiting: int
+    pool_free_tokens: int
+    last_step_age_s: float
+    steps_total: int
+    prompt_tokens_total: int
+    generated_tokens_total: int
+    drafted_tokens_total: int
+    accepted_tokens_total: int
+    kept_prompts: int = 0
+
+
+ToEngine = Submit | Cancel | Shutdown
+FromEngine = Loading | Ready | Rejected | Round | Snapshot

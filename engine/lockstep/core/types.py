@@ -1,0 +1,75 @@
+"""What crosses module borders: plain frozen dataclasses, standard library only. Knows nothing of HTTP, tokenizers or tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class FinishReason(StrEnum):
+    """Why a request ended. The first two are OpenAI's words; the API layer maps the others to an error."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Sampling settings of one request. `temperature` <= 0 means greedy (argmax, lowest id on ties).
+
+    `top_k` 0 and `top_p` 1.0 and `min_p` 0.0 switch the respective cut off. `seed` is an unsigned 64-bit integer: the noise
+    of position p and token t is a function of (seed, p, t) and of nothing else.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 20
+    top_p: float = 0.95
+    min_p: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """One tokenised request as the scheduler sees it. `prompt_ids` is never empty; `max_tokens` >= 1 counts generated tokens."""
+
+    id: str
+    prompt_ids: tuple[int, ...]
+    sampling: Sampling
+    max_tokens: int
+    stop_ids: frozenset[int] = field(default_factory=frozenset)
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    draft: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts and times of one request so far. Times are seconds on the engine's monotonic clock."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    rounds: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    queued_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundEvent:
+    """Tokens one request got in one round, in order. `finish` is set on the last event of a request, exactly once.
+
+    `usage` is set on the last event only. `state_hash` (hex SHA-256 of the committed state) only when the engine runs with
+    state hashes on, and only on the last event. A stop token is part of `token_ids`.
+    """
+
+    request_id: str
+    token_ids: tuple[int, ...] = ()
+    finish: FinishReason | None = None
+    usage: Usage | None = None
+    state_hash: str | None = None
+    error: str | None = None
