@@ -1,0 +1,1 @@
+"""Typed readers of configuration files. Standard library only."""
