@@ -83,7 +83,7 @@ class Fields:
     def integers(self, name: str, low: int = 0, high: int = 1 << 31) -> tuple[int, ...]:
         """A list of integers in low..high; a single integer counts as a list of one."""
         value = self.values.get(name)
-        items = value if isinstance(value, list) else [value]
+        items: list[Any] = value if isinstance(value, list) else [value]
         if not items or any(isinstance(i, bool) or not isinstance(i, int) or not low <= i <= high for i in items):
             raise self.refuse(name, f"an integer or a list of integers from {low} to {high}")
         return tuple(items)

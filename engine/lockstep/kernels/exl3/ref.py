@@ -29,7 +29,7 @@ def codebook(name: str) -> Tensor:
     state = torch.arange(1 << 16, dtype=torch.int64)
     if name == "mul1":
         x = (state * MULTIPLIERS[name]) & 0xFFFFFFFF
-        bytes_sum = sum((x >> shift) & 0xFF for shift in (0, 8, 16, 24))
+        bytes_sum = ((x[:, None] >> torch.tensor([0, 8, 16, 24])) & 0xFF).sum(1)
         # exact: the product and sum fit float64 without rounding, so one rounding to fp16 is the fused multiply-add.
         return ((bytes_sum + 1024).double() * 0.00676727294921875 - 10.3828125).half()
     x = state * 89226354 + 64248484 if name == "3inst" else state * MULTIPLIERS[name]
