@@ -1,0 +1,1 @@
+"""One module a task. Each offers functions `(rng, split) -> Exchange`; `mixture` weighs them."""
