@@ -1,0 +1,35 @@
+"""A fingerprint of everything a sequence's future depends on."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from lockstep.cache.sequence import Sequence
+from lockstep.cache.states import StateSlots
+from lockstep.cache.tokens import TokenPool
+
+
+def state_hash(sequence: Sequence, pool: TokenPool, slots: StateSlots) -> str:
+    """SHA-256 (64 hex digits) over length, KDA states, convolution and indexer rows, latents and pooled keys of the committed tokens.
+
+    Equal states give equal hashes whatever slot, pages or parity they use; bytes past the committed end do not enter.
+    """
+    per_pool = slots.index_tail.shape[2] + 1
+    parts = (
+        slots.kda[:, slots.committed(sequence.slot)],
+        slots.conv_tail[:, sequence.slot],
+        slots.index_tail[:, sequence.slot],
+        pool.sequence_latents(sequence.pages, sequence.length),
+        pool.sequence_pooled(sequence.pages, sequence.length // per_pool),
+    )
+    digest = hashlib.sha256(sequence.length.to_bytes(8, "little"))
+    for part in parts:
+        digest.update(_bytes(part))
+    return digest.hexdigest()
+
+
+def _bytes(values: Tensor) -> bytes:
+    return values.contiguous().flatten().view(torch.uint8).cpu().numpy().tobytes()

@@ -1,0 +1,49 @@
+"""Per-sequence recurrent memory of fixed size: KDA states in two copies, the last convolution inputs, the indexer's open pool."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lockstep.config.model import Attention, TextConfig
+
+
+class StateSlots:
+    """Recurrent memory of `slots` sequences.
+
+    `kda [layer, 2 slots, H, d, d]` fp32: slot s owns copies 2 s and 2 s + 1; the committed one is named by a parity bit, the other takes
+    the state after a window. `conv_tail [layer, slot, kernel - 1, 3 H d]` and `index_tail [layer, slot, index_kpool - 1, 2 index_head_dim]` hold the
+    newest rows before the committed end (zero before the first token), in `dtype`. `extra_layers` as in TokenPool.
+    """
+
+    def __init__(
+        self, config: TextConfig, slots: int, device: torch.device | str, dtype: torch.dtype = torch.float32, extra_layers: int = 0
+    ) -> None:
+        recurrent = config.attention_kinds.count(Attention.KDA)
+        attending = config.attention_kinds.count(Attention.DSA) + extra_layers
+        heads, width = config.linear_num_heads, config.linear_head_dim
+        self.slots = slots
+        self.kda = torch.zeros(recurrent, 2 * slots, heads, width, width, device=device)
+        self.conv_tail = torch.zeros(recurrent, slots, config.linear_conv_kernel - 1, 3 * heads * width, device=device, dtype=dtype)
+        self.index_tail = torch.zeros(attending, slots, config.index_kpool - 1, 2 * config.index_head_dim, device=device, dtype=dtype)
+        self._parity = [0] * slots
+
+    def reset(self, slot: int) -> None:
+        """Make `slot` the memory of an empty sequence."""
+        self.kda[:, self.committed(slot)] = 0
+        self.conv_tail[:, slot] = 0
+        self.index_tail[:, slot] = 0
+
+    def committed(self, slot: int) -> int:
+        """Copy of `slot` that holds the committed state."""
+        return 2 * slot + self._parity[slot]
+
+    def copies(self, slots: list[int]) -> tuple[Tensor, Tensor]:
+        """Committed and other copy of each slot, int64 `[S]` each."""
+        base = [self.committed(slot) for slot in slots]
+        both = torch.tensor([base, [copy ^ 1 for copy in base]], device=self.kda.device)
+        return both[0], both[1]
+
+    def flip(self, slot: int) -> None:
+        """The other copy of `slot` becomes the committed one."""
+        self._parity[slot] ^= 1

@@ -1,0 +1,15 @@
+"""Causal depthwise convolution with SiLU over rows that lie anywhere in a source. Knows no sequence."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from lockstep.kernels.causal_conv import ref
+
+
+def causal_conv(source: Tensor, index: Tensor, taps: Tensor) -> Tensor:
+    """`SiLU(sum_j taps[j] * source[index[r, j]])` per channel: `source [N, C]`, `index [R, k]` int64, `taps [k, C]` fp32.
+
+    The last tap is the row itself. Computed in fp32, returned `[R, C]` in source's type.
+    """
+    return ref.causal_conv(source, index, taps)

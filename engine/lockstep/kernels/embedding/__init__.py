@@ -1,0 +1,12 @@
+"""Token embedding. Knows nothing of streams or pictures."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from lockstep.kernels.embedding import ref
+
+
+def embed(table: Tensor, ids: Tensor) -> Tensor:
+    """Rows of `table [V, D]` for `ids [R]` int64, `[R, D]`, unscaled."""
+    return ref.embed(table, ids)

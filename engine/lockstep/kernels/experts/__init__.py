@@ -1,0 +1,70 @@
+"""Routed experts: every (row, slot) product on its own, combined in slot order. Knows no router and no storage format beyond its two.
+
+Dense experts multiply plain weights. EXL3 experts follow the format's five steps: input rotation rounded to fp16, product with the inner weight
+in fp32, output rotation in fp32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lockstep.kernels.exl3 import Exl3Matrix
+from lockstep.kernels.experts import ref
+from lockstep.kernels.linear import Packed, pack
+
+
+@dataclass(frozen=True, slots=True)
+class DenseExperts:
+    """Per expert: `gate_up` maps D to 2 F (gate first), `down` maps F to D."""
+
+    gate_up: tuple[Packed, ...]
+    down: tuple[Packed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Exl3Experts:
+    """Per expert the inner weights `gate`, `up` (D to F) and `down` (F to D) in fp32, and the scales of all experts in fp16.
+
+    `gate_suh`, `up_suh [E, D]`, `gate_svh`, `up_svh`, `down_suh [E, F]`, `down_svh [E, D]`.
+    """
+
+    gate: tuple[Packed, ...]
+    up: tuple[Packed, ...]
+    down: tuple[Packed, ...]
+    gate_suh: Tensor
+    up_suh: Tensor
+    down_suh: Tensor
+    gate_svh: Tensor
+    up_svh: Tensor
+    down_svh: Tensor
+
+
+def pack_dense(gate: Sequence[Tensor], up: Sequence[Tensor], down: Sequence[Tensor]) -> DenseExperts:
+    """From stored weights `[F, D]`, `[F, D]`, `[D, F]` of every expert, in expert order."""
+    gate_up = tuple(pack(torch.cat(pair)) for pair in zip(gate, up, strict=True))
+    return DenseExperts(gate_up, tuple(pack(weight) for weight in down))
+
+
+def pack_exl3(gate: Sequence[Exl3Matrix], up: Sequence[Exl3Matrix], down: Sequence[Exl3Matrix]) -> Exl3Experts:
+    """Decode the inner weights of every expert. Raises ValueError if a matrix has a bias: experts have none."""
+    if any(matrix.bias is not None for matrix in (*gate, *up, *down)):
+        raise ValueError("an expert matrix carries a bias; needed: none")
+    inner = [tuple(pack(matrix.inner().float().T) for matrix in kind) for kind in (gate, up, down)]
+    suh = [torch.stack([matrix.suh for matrix in kind]) for kind in (gate, up, down)]
+    svh = [torch.stack([matrix.svh for matrix in kind]) for kind in (gate, up, down)]
+    return Exl3Experts(*inner, *suh, *svh)
+
+
+def apply(x: Tensor, chosen: Tensor, weights: Tensor, experts: DenseExperts | Exl3Experts, limit: float) -> Tensor:
+    """Weighted sum of the chosen experts' clamped SwiGLUs for the first R rows of `x [>= R, D]`, fp32 `[R, D]`.
+
+    `chosen [R, k]` int64, `weights [R, k]` fp32. Which other rows chose the same expert does not change a bit.
+    """
+    plan = ref.plan(chosen)
+    gathered = x.index_select(0, plan.rows)
+    product = ref.dense if isinstance(experts, DenseExperts) else ref.exl3
+    return ref.combine(product(gathered, plan, experts, limit), plan, weights)

@@ -1,0 +1,75 @@
+"""Hyper-connections: how the streams feed a branch and how its output returns to them. Knows one site, not the layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lockstep.kernels.hyper_connection import ref
+from lockstep.kernels.linear import Packed, linear, pack
+from lockstep.kernels.rms_norm import inverse_rms
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Parameters of one site for h streams of width D, all fp32: `fn` maps h D values to h (h + 2).
+
+    `scale` and `base` `[h (h + 2)]` act on its output; `gain` and `shift` `[2 h]` turn its first 2 h sigmoids into pre and post.
+    `rows` and `columns` `[h h, h h]` of ones and zeros add up a row or a column of the mixing matrix.
+    """
+
+    fn: Packed
+    scale: Tensor
+    base: Tensor
+    gain: Tensor
+    shift: Tensor
+    rows: Packed
+    columns: Packed
+    eps: Tensor
+    norm_eps: Tensor
+    sinkhorn: int
+
+
+def site(fn: Tensor, scale: Tensor, base: Tensor, hc_eps: float, norm_eps: float, sinkhorn: int) -> Site:
+    """Prepare a stored site: `fn [h (h + 2), h D]`, `scale [3]`, `base [h (h + 2)]`. `sinkhorn` counts column normalisations."""
+    streams = next(h for h in range(1, base.numel() + 1) if h * (h + 2) >= base.numel())
+    if base.numel() != streams * (streams + 2) or scale.numel() != 3:
+        raise ValueError(f"hyper-connection base {tuple(base.shape)}, scale {tuple(scale.shape)}; needed: [h (h + 2)] and [3]")
+    fn, scale, base = fn.float(), scale.float(), base.float()
+    ones = torch.ones(streams, streams, device=base.device)
+    eye = torch.eye(streams, device=base.device)
+    return Site(
+        fn=pack(fn),
+        scale=scale.repeat_interleave(torch.tensor([streams, streams, streams * streams], device=base.device)),
+        base=base,
+        gain=base.new_tensor([1.0] * streams + [2.0] * streams),
+        shift=base.new_tensor([hc_eps] * streams + [0.0] * streams),
+        rows=pack(torch.kron(eye, ones)),
+        columns=pack(torch.kron(ones, eye)),
+        eps=base.new_full((streams * streams,), hc_eps),
+        norm_eps=base.new_tensor([norm_eps]),
+        sinkhorn=sinkhorn,
+    )
+
+
+def split(streams: Tensor, at: Site) -> tuple[Tensor, Tensor, Tensor]:
+    """Branch input and return weights for `streams [R, h, D]`.
+
+    Returns u `[R, D]` in the streams' type, post `[R, h]` and comb `[R, h, h]` in that type too; comb's first index is the
+    incoming stream. All arithmetic is fp32 (published description, hyper-connection section).
+    """
+    flat = streams.flatten(1).float()
+    y = linear(flat, at.fn) * inverse_rms(flat, at.norm_eps)
+    return ref.split(streams, torch.addcmul(at.base, y, at.scale), at)
+
+
+def merge(streams: Tensor, branch: Tensor, post: Tensor, comb: Tensor) -> Tensor:
+    """`S'_j = post_j branch + sum_i comb[i, j] S_i`, `[R, h, D]` in the streams' type, sums over i in fp32."""
+    return ref.merge(streams, branch, post, comb)
+
+
+def collapse(streams: Tensor) -> Tensor:
+    """Unweighted mean over the streams, `[R, D]`, fp32 sum, streams' type."""
+    return ref.collapse(streams)

@@ -1,0 +1,49 @@
+"""Kimi delta attention: per-head recurrent state `[key channel, value channel]` with per-channel decay.
+
+Two forms. `step_window` walks rows one at a time and is what generated tokens use; replay uses the same call. `prompt_tile` takes 64
+rows at once in chunk form and is what prompt tokens use. Their bits differ, so no token may pass through both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Rows
+
+from torch import Tensor
+
+from lockstep.kernels.kda import ref
+
+TILE_ROWS = 64
+
+
+def inputs(mixed: Tensor, decay_input: Tensor, rate: Tensor, offset: Tensor, bound: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Recurrence inputs from the convolved `mixed [R, 3 H d]` and `decay_input [R, H d]`, all fp32 `[R, H, d]`.
+
+    Returns q (unit length times d^-0.5), k (unit length), v, and the log decay `bound * sigmoid(rate (decay_input + offset))`.
+    `rate [H, 1]` is exp(A_log), `offset [H, d]` is dt_bias, both fp32.
+    """
+    return ref.inputs(mixed, decay_input, rate, offset, bound)
+
+
+def step_window(
+    state: Tensor, base: Tensor, scratch: Tensor, rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], active: Rows[int], out: Tensor
+) -> None:
+    """Run windows of S sequences row by row from `state[base[s]]` and store the final states in `state[scratch[s]]`.
+
+    `state [N, H, dk, dv]` fp32; `base`, `scratch [S]` int64. `rows` = q, k, v, log decay `[R, H, d]` and beta `[R, H, 1]`, fp32, ordered step
+    by step: first the first row of every window, then the second of every window that has one, and so on; windows are sorted so
+    that step j covers sequences 0 .. active[j] - 1. Row outputs go to `out [>= R, H, dv]` fp32.
+    """
+    if state.dtype.itemsize != 4 or sum(active) > out.shape[0] or base.shape != scratch.shape or active[0] != base.shape[0]:
+        raise ValueError(f"state {state.dtype}, active {list(active)}, {base.shape[0]} sequences, out {tuple(out.shape)} do not fit together")
+    ref.step_window(state, base, scratch, rows, active, out)
+
+
+def prompt_tile(state: Tensor, rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Chunk form over one tile of 64 rows from `state [H, dk, dv]` fp32. Returns outputs `[64, H, dv]` and the next state.
+
+    `rows` as for `step_window`; rows without a token carry log decay 0 and beta 0 and leave the state alone. Range: a log decay
+    lies in [-5, 0], so sub-blocks of 16 rows, taken relative to their middle, stay within exp(+-40).
+    """
+    if rows[0].shape[0] != TILE_ROWS:
+        raise ValueError(f"{rows[0].shape[0]} rows; needed: one tile of {TILE_ROWS}")
+    return ref.prompt_tile(state, rows)

@@ -1,0 +1,39 @@
+"""Embedding and head. A tied checkpoint stores one table for both."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from lockstep.config.model import TextConfig
+from lockstep.kernels.embedding import embed
+from lockstep.kernels.linear import STEP_ROWS
+from lockstep.layers.linear import Linear
+from lockstep.layers.params import Params
+
+
+class Embedding:
+    """Token table `[V, D]`."""
+
+    def __init__(self, params: Params, config: TextConfig) -> None:
+        self.table = params.tensor("embed_tokens.weight", config.vocab_size, config.hidden_size)
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Rows `[R, D]`."""
+        return embed(self.table, ids)
+
+
+class Head:
+    """Logits from final-norm hidden rows. `params` is the scope that holds `module`: lm_head, or embed_tokens when tied."""
+
+    def __init__(self, params: Params, module: str, config: TextConfig) -> None:
+        self.project = Linear.load(params, config.hidden_size, {module: config.vocab_size})
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """`[R, D]` to fp32 `[R, V]`, any R; rows run in step tiles, so a row's logits do not depend on R."""
+        parts = []
+        for part in hidden.split(4 * STEP_ROWS):
+            padded = hidden.new_zeros(-(-part.shape[0] // STEP_ROWS) * STEP_ROWS, hidden.shape[1])
+            padded[: part.shape[0]] = part
+            parts.append(self.project(padded)[: part.shape[0]])
+        return torch.cat(parts).float()

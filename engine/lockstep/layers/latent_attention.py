@@ -1,0 +1,71 @@
+"""DSA layer: attention without positions over one latent per token, keys chosen by the indexer. Absorbed form on every path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from lockstep.config.model import TextConfig
+from lockstep.kernels.latent_attention import attend
+from lockstep.kernels.linear import linear, pack
+from lockstep.layers.indexer import Indexer
+from lockstep.layers.linear import Linear
+from lockstep.layers.norm import RmsNorm
+from lockstep.layers.params import Params
+from lockstep.layers.rows import RowMemory, Rows, ScoredRows, TokenStore
+
+SelectionHook = Callable[[int, Rows, list[tuple[ScoredRows, Tensor]]], None]
+
+
+class LatentAttention:
+    """A DSA layer of the trunk or of a drafter; which storage it uses comes with the call."""
+
+    def __init__(self, params: Params, config: TextConfig) -> None:
+        hidden, heads = config.hidden_size, config.num_attention_heads
+        latent, key, value = config.kv_lora_rank, config.qk_nope_head_dim, config.v_head_dim
+        self.heads, self.selected_keys = heads, config.index_topk
+        self.scale = key**-0.5
+        index = params.under("indexer")
+        inputs = {
+            "q_a_proj": config.q_lora_rank,
+            "kv_a_proj_with_mqa": latent,
+            "indexer.wk": config.index_head_dim,
+            "indexer.weights_proj": config.index_n_heads,
+        }
+        matrices = [params.matrix(name, hidden, size) for name, size in inputs.items()]
+        gate = index.tensor("index_kpool_compress_gate", config.index_head_dim, hidden)
+        self.project = Linear([*matrices, gate])
+        self.sizes = [*inputs.values(), config.index_head_dim]
+        self.query_norm = RmsNorm(params, "q_a_layernorm", config.q_lora_rank, config.rms_norm_eps)
+        self.latent_norm = RmsNorm(params, "kv_a_layernorm", latent, config.rms_norm_eps)
+        self.query = Linear.load(params, config.q_lora_rank, {"q_b_proj": heads * key})
+        expand = params.dense("kv_b_proj", latent, heads * (key + value)).view(heads, key + value, latent)
+        self.absorb_key = pack(expand[:, :key].transpose(1, 2))
+        self.expand_value = pack(expand[:, key:])
+        self.out = Linear.load(params, heads * value, {"o_proj": hidden})
+        self.indexer = Indexer(index, config)
+        self.on_select: SelectionHook | None = None
+
+    def __call__(self, x: Tensor, rows: Rows, memory: RowMemory, store: TokenStore) -> Tensor:
+        """`x [R, D]` to `[R, D]`; stores latents and pooled keys of the rows first, then reads."""
+        query, latent, key, weight, gate = self.project(x).split(self.sizes, -1)
+        query = self.query_norm(query)
+        store.latents.index_copy_(0, rows.latent_places, self.latent_norm(latent))
+        self.indexer.store(key, gate, rows, memory, store)
+        keys = self._keys(query, weight, rows, store)
+        absorbed = linear(self.query(query).view(rows.padded, self.heads, -1), self.absorb_key)
+        context = absorbed.new_zeros(absorbed.shape)
+        context[: rows.count] = attend(absorbed[: rows.count], store.latents, keys, rows.key_bias, self.scale)
+        return self.out(linear(context, self.expand_value).flatten(1))
+
+    def _keys(self, query: Tensor, weight: Tensor, rows: Rows, store: TokenStore) -> Tensor:
+        chosen = [(group, self.indexer.select(query, weight, group, store)) for group in rows.scored]
+        if self.on_select is not None:
+            self.on_select(store.layer, rows, chosen)
+        if not chosen:
+            return rows.keys
+        keys = rows.keys.clone()
+        for group, pools in chosen:
+            keys[group.rows, : self.selected_keys] = self.indexer.key_places(pools, group)
+        return keys

@@ -1,0 +1,192 @@
+"""GLM-5.3-Flash, the text model: embedding, streams, layers, head, and the two ways rows go through them.
+
+Knows no request, no sampling and no drafting; who owns slots and pages is the caller's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lockstep.cache import PAGE_TOKENS, Sequence, StateSlots, TokenPool, state_hash
+from lockstep.cache.window import PromptTile, StepWindow
+from lockstep.config.model import Attention, Mlp, ModelConfig, TextConfig
+from lockstep.kernels import hyper_connection
+from lockstep.kernels.linear import PROMPT_ROWS, STEP_ROWS
+from lockstep.layers.embedding import Embedding, Head
+from lockstep.layers.hyper import load_site
+from lockstep.layers.kda import KdaAttention
+from lockstep.layers.latent_attention import LatentAttention
+from lockstep.layers.mlp import DenseMlp, SparseMlp
+from lockstep.layers.norm import RmsNorm
+from lockstep.layers.params import Params, WeightSource
+from lockstep.layers.rows import RowMemory, Rows, TokenStore
+from lockstep.model.rows import RowPlanner
+
+TRUNK = "model.language_model."
+MAX_STEP_ROWS = 4 * STEP_ROWS
+
+Window = tuple[Sequence, Items[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class RowOutput:
+    """What a pass returns for R rows: `hidden [R, D]` after the final norm, and `taps [len(taps), R, D]`, stream means after the asked layers."""
+
+    hidden: Tensor
+    taps: Tensor
+
+
+class DecoderLayer:
+    """One trunk layer: attention and feed-forward, each inside a hyper-connection site."""
+
+    def __init__(self, params: Params, config: TextConfig, index: int, attention: KdaAttention | LatentAttention) -> None:
+        self.attention_site = load_site(params, "hc_attn", config)
+        self.attention_norm = RmsNorm(params, "input_layernorm", config.hidden_size, config.rms_norm_eps)
+        self.attention = attention
+        self.mlp_site = load_site(params, "hc_ffn", config)
+        self.mlp_norm = RmsNorm(params, "post_attention_layernorm", config.hidden_size, config.rms_norm_eps)
+        sparse = config.mlp_kinds[index] is Mlp.SPARSE
+        self.mlp = SparseMlp(params.under("mlp"), config) if sparse else DenseMlp(params.under("mlp"), config, config.intermediate_size)
+
+    def __call__(self, streams: Tensor, rows: Rows, memory: RowMemory, store: TokenStore | None) -> Tensor:
+        """`streams [R, h, D]` to the same."""
+        u, post, comb = hyper_connection.split(streams, self.attention_site)
+        x = self.attention_norm(u)
+        if isinstance(self.attention, KdaAttention):
+            branch = self.attention(x, rows, memory)
+        else:
+            assert store is not None
+            branch = self.attention(x, rows, memory, store)
+        streams = hyper_connection.merge(streams, branch, post, comb)
+        u, post, comb = hyper_connection.split(streams, self.mlp_site)
+        return hyper_connection.merge(streams, self.mlp(self.mlp_norm(u), rows), post, comb)
+
+
+class GlmModel:
+    """The loaded model. `attach` it to its memory before running rows.
+
+    Prompt tokens go through `run_prompt` in tiles of 64 rows on the absolute grid, generated tokens through `run_step` and `commit`. Every
+    row's bits depend on the committed state and the rows before it in its tile or window only.
+    """
+
+    def __init__(self, params: Params, config: TextConfig) -> None:
+        self.config, self.device, self.dtype = config, params.device, params.dtype
+        trunk = params.under(TRUNK.rstrip("."))
+        self.embedding = Embedding(trunk, config)
+        self.layers: list[DecoderLayer] = []
+        counts = {Attention.KDA: 0, Attention.DSA: 0}
+        for index, kind in enumerate(config.attention_kinds):
+            layer = trunk.under(f"layers.{index}")
+            own = layer.under("self_attn")
+            attention = KdaAttention(own, config, counts[kind]) if kind is Attention.KDA else LatentAttention(own, config)
+            self.layers.append(DecoderLayer(layer, config, index, attention))
+            counts[kind] += 1
+        self.norm = RmsNorm(trunk, "norm", config.hidden_size, config.rms_norm_eps)
+        self._head = Head(trunk, "embed_tokens", config) if config.tie_word_embeddings else Head(params, "lm_head", config)
+        self._open: tuple[list[Window], list[int], StepWindow] | None = None
+
+    @classmethod
+    def load(cls, weights: WeightSource, config: ModelConfig, device: torch.device | str, dtype: torch.dtype = torch.float32) -> GlmModel:
+        """Load from a checkpoint's tensors (`weights.Checkpoint`). `dtype` is the activation type: fp32 on the CPU, bf16 on CUDA."""
+        with torch.inference_mode():
+            return cls(Params(weights, "", torch.device(device), dtype), config.text)
+
+    def attach(self, pool: TokenPool, slots: StateSlots) -> None:
+        """Give the model its memory, made for the same configuration, device and dtype."""
+        self.pool, self.slots = pool, slots
+        self._planner = RowPlanner(self.config, pool)
+        dsa = self.config.attention_kinds.count(Attention.DSA)
+        stores = iter([TokenStore(pool.latents[layer], pool.pooled[layer], layer) for layer in range(dsa)])
+        self._stores = [next(stores) if kind is Attention.DSA else None for kind in self.config.attention_kinds]
+
+    @torch.inference_mode()
+    def run_prompt(self, sequence: Sequence, ids: Items[int], taps: Items[int] = ()) -> RowOutput:
+        """Run and commit prompt tokens behind `sequence`; returns the last row's hidden `[1, D]` and the taps of all n rows.
+
+        Raises ValueError if `sequence.length` is not a multiple of 64 (so only the last slice of a prompt may end off the grid), if `ids` is
+        empty or if the pages do not cover it.
+        """
+        if sequence.length % PROMPT_ROWS or not ids:
+            raise ValueError(
+                f"prompt slice of {len(ids)} tokens at position {sequence.length}; needed: at least one token, at a multiple of {PROMPT_ROWS}"
+            )
+        outputs = [self._prompt_tile(sequence, ids[at : at + PROMPT_ROWS], taps) for at in range(0, len(ids), PROMPT_ROWS)]
+        return RowOutput(outputs[-1].hidden[-1:], torch.cat([output.taps for output in outputs], 1))
+
+    def _prompt_tile(self, sequence: Sequence, ids: Items[int], taps: Items[int]) -> RowOutput:
+        rows = self._planner.plan([sequence], [ids], (1,) * len(ids), PROMPT_ROWS)
+        tile = PromptTile(self.slots, sequence.slot, rows.count, rows.padded)
+        output = self._forward(rows, tile, taps)
+        tile.commit()
+        sequence.length += rows.count
+        return output
+
+    @torch.inference_mode()
+    def run_step(self, windows: Items[Window], taps: Items[int] = ()) -> RowOutput:
+        """Run one window of n >= 1 tokens per sequence as n serial steps would; rows come back window after window.
+
+        Nothing is committed until `commit`; a further `run_step` without it forgets this one. At most 32 rows in all, each sequence once,
+        else ValueError.
+        """
+        total = sum(len(ids) for _, ids in windows)
+        if not windows or any(not ids for _, ids in windows) or total > MAX_STEP_ROWS:
+            raise ValueError(f"{len(windows)} windows of {total} rows; needed: 1..{MAX_STEP_ROWS} rows, at least one a window")
+        if len({sequence.slot for sequence, _ in windows}) != len(windows):
+            raise ValueError(f"slots {[sequence.slot for sequence, _ in windows]}; needed: each sequence once")
+        order = sorted(range(len(windows)), key=lambda w: -len(windows[w][1]))
+        sequences, tokens = [windows[w][0] for w in order], [windows[w][1] for w in order]
+        active = tuple(sum(len(ids) > step for ids in tokens) for step in range(len(tokens[0])))
+        rows = self._planner.plan(sequences, tokens, active, -(-total // STEP_ROWS) * STEP_ROWS)
+        window = StepWindow(self.slots, [sequence.slot for sequence in sequences], active, rows.padded)
+        self._open = (list(windows), order, window)
+        return _in_window_order(self._forward(rows, window, taps), order, active)
+
+    @torch.inference_mode()
+    def commit(self, windows: Items[Window], keep: Items[int]) -> None:
+        """Keep the first `keep[w]` rows (0..n) of each window of the last `run_step`, whose `windows` these must be; else ValueError."""
+        if self._open is None or len(windows) != len(self._open[0]) or any(a[0] is not b[0] for a, b in zip(windows, self._open[0], strict=True)):
+            raise ValueError("commit without a run_step over the same windows; needed: run_step first, then one commit")
+        if len(keep) != len(windows) or any(not 0 <= kept <= len(ids) for kept, (_, ids) in zip(keep, windows, strict=True)):
+            raise ValueError(f"keep {list(keep)} for windows of {[len(ids) for _, ids in windows]} rows; needed: 0..n each")
+        _, order, window = self._open
+        self._open = None
+        window.commit([keep[w] for w in order])
+        for (sequence, _), kept in zip(windows, keep, strict=True):
+            sequence.length += kept
+
+    @torch.inference_mode()
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits fp32 `[R, V]` of final-norm rows `[R, D]`, including padding ids; each row's bits are independent of R."""
+        return self._head(hidden)
+
+    @torch.inference_mode()
+    def state_hash(self, sequence: Sequence) -> str:
+        """See `cache.state_hash`."""
+        return state_hash(sequence, self.pool, self.slots)
+
+    def _forward(self, rows: Rows, memory: RowMemory, taps: Items[int]) -> RowOutput:
+        streams = self.embedding(rows.ids).unsqueeze(1).repeat(1, self.config.hc_mult, 1)
+        kept = {}
+        for index, (layer, store) in enumerate(zip(self.layers, self._stores, strict=True)):
+            streams = layer(streams, rows, memory, store)
+            if index in taps:
+                kept[index] = hyper_connection.collapse(streams)[: rows.count]
+        hidden = self.norm(hyper_connection.collapse(streams))[: rows.count]
+        return RowOutput(hidden, torch.stack([kept[index] for index in taps]) if taps else hidden.new_empty(0, *hidden.shape))
+
+
+def _in_window_order(output: RowOutput, order: list[int], active: tuple[int, ...]) -> RowOutput:
+    """From step-by-step order of sorted windows to the caller's windows, one after the other."""
+    owners = [(order[sorted_window], step) for step, count in enumerate(active) for sorted_window in range(count)]
+    places = sorted(range(len(owners)), key=owners.__getitem__)
+    if places == list(range(len(places))):
+        return output
+    index = torch.tensor(places, device=output.hidden.device)
+    return RowOutput(output.hidden.index_select(0, index), output.taps.index_select(1, index))
+
+
+assert PROMPT_ROWS == PAGE_TOKENS
