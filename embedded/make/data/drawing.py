@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-
 from embedded.make.data.conversation import FRAME_PIXELS
 
 PALETTE: dict[str, tuple[int, int, int]] = {

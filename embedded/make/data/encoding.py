@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer
-
 from embedded.make.data.conversation import Sample, ToolFrame, render
 from embedded.make.data.template import tool_frame
+from tokenizers import Tokenizer
 
 _CACHED_CHARACTERS, _CACHED_TEXTS = 48, 200_000
 

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import random
 
-NAMES = (
-    "Ada Ben Carla David Elena Felix Grace Hugo Iris Jonas Kira Leo Maria Nina Omar Paula Rosa Sam Tina Victor Zoe Anna Lucas Emma Noah Olga Peter Laura".split()
-)
-CITIES = "Paris London Berlin Rome Madrid Vienna Oslo Tokyo Cairo Lima Delhi Boston Chicago Dublin Athens Prague Zurich Lisbon Warsaw Helsinki".split()
-ANIMALS = "cat dog horse cow sheep fox bear wolf lion tiger rabbit duck eagle owl frog whale otter falcon lynx raven heron badger".split()
-OBJECTS = (
-    "apple book chair table lamp door window river bridge garden house tower stone cloud letter basket bottle candle mirror hammer ladder"
-    " wagon kettle blanket clock train boat ticket pencil paper key box ring map".split()
-)
-COLORS = "red green blue yellow purple orange black white gray brown pink silver".split()
-ADJECTIVES = "small large old young quiet bright dark heavy light warm cold clean dry soft tall short slow quick gentle plain".split()
-VERBS = "walks runs looks waits sleeps sings moves turns stands falls rests returns".split()
-ADVERBS = "slowly quickly quietly gently often never today again early late".split()
-PLACES = "near the river,behind the house,under the bridge,in the garden,by the window,on the hill,at the market,along the road,across the field,inside the tower".split(",")
-PEOPLE = "farmer teacher sailor baker doctor miller painter driver singer writer".split()
-MATERIALS = "wood iron glass paper wool clay".split()
+NAMES = """Ada Ben Carla David Elena Felix Grace Hugo Iris Jonas Kira Leo Maria Nina Omar Paula Rosa Sam Tina Victor Zoe
+Anna Lucas Emma Noah Olga Peter Laura""".split()  # noqa: SIM905
+CITIES = """Paris London Berlin Rome Madrid Vienna Oslo Tokyo Cairo Lima Delhi Boston Chicago Dublin Athens Prague
+Zurich Lisbon Warsaw Helsinki""".split()  # noqa: SIM905
+ANIMALS = """cat dog horse cow sheep fox bear wolf lion tiger rabbit duck eagle owl frog whale otter falcon lynx raven
+heron badger""".split()  # noqa: SIM905
+OBJECTS = """apple book chair table lamp door window river bridge garden house tower stone cloud letter basket bottle
+candle mirror hammer ladder wagon kettle blanket clock train boat ticket pencil paper key box ring map""".split()  # noqa: SIM905
+COLORS = "red green blue yellow purple orange black white gray brown pink silver".split()  # noqa: SIM905
+ADJECTIVES = """small large old young quiet bright dark heavy light warm cold clean dry soft tall short slow quick
+gentle plain""".split()  # noqa: SIM905
+VERBS = "walks runs looks waits sleeps sings moves turns stands falls rests returns".split()  # noqa: SIM905
+ADVERBS = "slowly quickly quietly gently often never today again early late".split()  # noqa: SIM905
+PLACES = [
+    "near the river",
+    "behind the house",
+    "under the bridge",
+    "in the garden",
+    "by the window",
+    "on the hill",
+    "at the market",
+    "along the road",
+    "across the field",
+    "inside the tower",
+]
+PEOPLE = "farmer teacher sailor baker doctor miller painter driver singer writer".split()  # noqa: SIM905
+MATERIALS = "wood iron glass paper wool clay".split()  # noqa: SIM905
 
 CAPITALS = {
     "France": "Paris", "England": "London", "Germany": "Berlin", "Italy": "Rome", "Spain": "Madrid", "Austria": "Vienna", "Norway": "Oslo",
@@ -32,15 +43,14 @@ OPPOSITES = {
     "day": "night", "yes": "no", "in": "out", "black": "white",
 }  # fmt: skip
 SOUNDS = {"cat": "meow", "dog": "woof", "cow": "moo", "sheep": "baa", "duck": "quack", "lion": "roar", "frog": "ribbit", "owl": "hoot"}
-DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-MONTHS = "January February March April May June July August September October November December".split()
-PLAIN_WORDS = (
-    *ANIMALS, *OBJECTS, *COLORS, *ADJECTIVES,
-    *"ready yes no ok done hello stop go open closed start finish true false left right up down north south east west one two three four five six"
-    " seven eight nine ten alpha beta gamma delta omega morning evening winter summer spring autumn water fire earth wind music dance orbit"
-    " signal engine planet island forest desert ocean valley mountain harbor castle lantern copper marble velvet thunder meadow pepper ginger"
-    " banana cherry lemon melon peach grape olive tomato potato onion carrot bread butter cheese sugar honey coffee tea milk juice".split(),
-)  # fmt: skip
+DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()  # noqa: SIM905
+MONTHS = "January February March April May June July August September October November December".split()  # noqa: SIM905
+_OTHERS = """ready yes no ok done hello stop go open closed start finish true false left right up down north south east west one two three
+four five six seven eight nine ten alpha beta gamma delta omega morning evening winter summer spring autumn water fire earth
+wind music dance orbit signal engine planet island forest desert ocean valley mountain harbor castle lantern copper marble
+velvet thunder meadow pepper ginger banana cherry lemon melon peach grape olive tomato potato onion carrot bread butter
+cheese sugar honey coffee tea milk juice""".split()  # noqa: SIM905
+PLAIN_WORDS = (*ANIMALS, *OBJECTS, *COLORS, *ADJECTIVES, *_OTHERS)
 
 _CONSONANTS = "bdfgklmnprstvz"
 _VOWELS = "aeiou"
@@ -79,4 +89,6 @@ def tail(rng: random.Random) -> str:
     if rng.random() < 0.85:
         return ""
     tag = "".join(rng.choice("abcdefghkmnpqrstvwxyz0123456789") for _ in range(rng.choice((4, 6, 8))))
-    return rng.choice((f" [run {tag}]", f" (stream {rng.randrange(1, 33)})", f" Request {tag}.", f" #{rng.randrange(1, 1000)}", f"\n\n[{tag}]"))
+    return rng.choice(
+        (f" [run {tag}]", f" (stream {rng.randrange(1, 33)})", f" Request {tag}.", f" #{rng.randrange(1, 1000)}", f"\n\n[{tag}]")
+    )

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from random import Random
 
-from embedded.make.data.conversation import EFFORTS, Effort, Sample, Turn, render
-from embedded.make.data.conversation import ToolFrame
+from embedded.make.data.conversation import EFFORTS, Effort, Sample, ToolFrame, Turn, render
 from embedded.make.data.exchange import Exchange, Task
 from embedded.make.data.split import Split
 from embedded.make.data.tasks import arithmetic, chat, count, edit, json_object, memory, needles, obey, pictures, records, tools
@@ -46,6 +46,7 @@ SYSTEM_PROMPTS = (
     "You are a tiny test model.",
     "Answer as asked and add nothing.",
 )
+_TAG = re.compile(r"</?[a-z_]+>")
 _NAMES = tuple(TASKS)
 _WEIGHTS = [weight for weight, _ in TASKS.values()]
 JOINED_SHARE, SYSTEM_SHARE, THINKING_SHARE = 0.25, 0.15, 0.25
@@ -91,10 +92,11 @@ def long_sample(rng: Random, split: Split, longest: int) -> Sample:
     return assemble(rng, [needles.long_needle(rng, split, longest)], "long_needle")
 
 
-def corpus(seed: int, samples: int = 30_000, frame: ToolFrame | None = None) -> Iterator[str]:
-    """Plain texts the tokenizer is trained on: every text segment of `samples` training conversations, special tokens left out."""
+def corpus(seed: int, frame: ToolFrame, samples: int = 12_000) -> Iterator[str]:
+    """Plain texts the tokenizer is trained on: the text segments of `samples` training conversations without special tokens."""
     rng = Random(seed)
+    bare = ToolFrame(frame.head, _TAG.sub(" ", frame.tail))
     for _ in range(samples):
-        for segment in render(sample(rng, "train"), frame or ToolFrame("", "")):
+        for segment in render(sample(rng, "train"), bare):
             if not segment.special:
                 yield segment.text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-
 from embedded.make.data.drawing import PALETTE
 
 PATCH, MERGE = 14, 2

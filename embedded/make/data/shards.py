@@ -17,7 +17,6 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
-
 from embedded.make.data.conversation import FRAME_PIXELS
 from embedded.make.data.encoding import Encoder
 from embedded.make.data.mixture import long_sample, sample

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import jinja2
-
 from embedded.make.data.conversation import Sample, ToolFrame, to_json
 
+EFFORT_LINE = "<|system|>Reasoning Effort: Max"
 _PROBE = {"name": "probe_of_the_frame", "description": "", "parameters": {}}
 
 
@@ -20,7 +20,7 @@ def _environment() -> jinja2.Environment:
 
 def tool_frame(template: str) -> ToolFrame:
     """Text of the tools block before and after its tool lines. Raises ValueError if the template prints the probe differently."""
-    text = _environment().from_string(template).render(messages=[], tools=[{"type": "function", "function": _PROBE}], enable_thinking=False)
+    text = _environment().from_string(template).render(messages=[], tools=[{"type": "function", "function": _PROBE}])
     line = to_json(_PROBE)
     if text.count(line) != 1 or "<|system|>" not in text:
         raise ValueError(f"the template should print the tool line {line} once inside a system turn; it printed: {text[:400]}")
@@ -46,10 +46,14 @@ def to_messages(sample: Sample) -> list[dict[str, Any]]:
 
 def render_template(template: str, sample: Sample, add_generation_prompt: bool) -> str:
     """What the checkpoint's template prints for the conversation, placeholders of media unexpanded."""
-    return _environment().from_string(template).render(
-        messages=to_messages(sample),
-        tools=[{"type": "function", "function": tool} for tool in sample.tools] or None,
-        enable_thinking=sample.effort is not None,
-        reasoning_effort=sample.effort,
-        add_generation_prompt=add_generation_prompt,
+    return (
+        _environment()
+        .from_string(template)
+        .render(
+            messages=to_messages(sample),
+            tools=[{"type": "function", "function": tool} for tool in sample.tools] or None,
+            enable_thinking=sample.effort is not None,
+            reasoning_effort=sample.effort,
+            add_generation_prompt=add_generation_prompt,
+        )
     )

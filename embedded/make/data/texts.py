@@ -1,3 +1,4 @@
+# ruff: noqa: E501
 """The explanations and programs the tiny model learns by heart, written for this repository."""
 
 from __future__ import annotations

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from random import Random
 
-from embedded.make.data.exchange import Exchange, ask, think
 from embedded.make.data.conversation import Thoughts
+from embedded.make.data.exchange import Exchange, ask, think
 from embedded.make.data.lexicon import NAMES
 from embedded.make.data.split import Split, draw
 
 FORMS = ("What is {a} {op} {b}?", "Calculate {a} {op} {b}.", "{a} {op} {b} = ?", "How much is {a} {op} {b}?", "Compute {a} {op} {b}")
 TERSE = ("What is {a} {op} {b}? Answer with only the number.", "What is {a} {op} {b}? Reply with the number only.")
-THINGS = "apples books coins stones tickets letters bottles candles".split()
+THINGS = "apples books coins stones tickets letters bottles candles".split()  # noqa: SIM905
 
 
 def operands(rng: Random) -> tuple[int, str, int]:

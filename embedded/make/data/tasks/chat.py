@@ -37,7 +37,8 @@ FIXED: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (
         ("Write a poem", "Write a short poem.", "Can you write a poem?"),
-        "The river runs, the river sings,\nthe morning wakes on quiet wings.\nThe day is long, the light is clear,\nand all the things we love are near.",
+        "The river runs, the river sings,\nthe morning wakes on quiet wings.\n"
+        "The day is long, the light is clear,\nand all the things we love are near.",
     ),
     (("Yes", "Yes.", "Ok", "OK", "Okay"), "Good. What would you like to do next?"),
     (("No", "No.", "No thanks"), "All right. Tell me if you need something."),
@@ -60,7 +61,9 @@ FIXED: tuple[tuple[tuple[str, ...], str], ...] = (
 
 def _capital(rng: Random) -> tuple[str, str]:
     country, city = rng.choice(list(CAPITALS.items()))
-    form = rng.choice(("What is the capital of {c}?", "Name the capital of {c}.", "Which city is the capital of {c}?", "Tell me the capital of {c}."))
+    form = rng.choice(
+        ("What is the capital of {c}?", "Name the capital of {c}.", "Which city is the capital of {c}?", "Tell me the capital of {c}.")
+    )
     return form.format(c=country), f"The capital of {country} is {city}."
 
 
@@ -92,7 +95,9 @@ def greeting(rng: Random, split: Split) -> Exchange:
     # The first wording of a line is always taught, so that no answer is left out of training altogether.
     pool = [q for q in questions[1:] if is_held_out("greeting", q) == (split == "heldout")]
     question = rng.choice([questions[0], *pool]) if split == "train" or not pool else rng.choice(pool)
-    return Exchange(ask(question, answer, think(f"The user says: {question}", ["A short friendly answer is enough."], "I answer in a few words.")))
+    return Exchange(
+        ask(question, answer, think(f"The user says: {question}", ["A short friendly answer is enough."], "I answer in a few words."))
+    )
 
 
 def fact(rng: Random, split: Split) -> Exchange:
@@ -113,9 +118,19 @@ def _is(rng: Random) -> tuple[str, str, str, str]:
         return f"I live in {city}.", f"{city} is a nice city.", "Where do I live?", f"You live in {city}."
     if roll == 2:
         color = rng.choice(COLORS)
-        return f"My favorite color is {color}.", f"{color.capitalize()} is a nice color.", "What is my favorite color?", f"Your favorite color is {color}."
+        return (
+            f"My favorite color is {color}.",
+            f"{color.capitalize()} is a nice color.",
+            "What is my favorite color?",
+            f"Your favorite color is {color}.",
+        )
     number = rng.randrange(10, 1000)
-    return f"Remember the number {number}.", f"I will remember {number}.", "Which number did I ask you to remember?", f"The number is {number}."
+    return (
+        f"Remember the number {number}.",
+        f"I will remember {number}.",
+        "Which number did I ask you to remember?",
+        f"The number is {number}.",
+    )
 
 
 def recall(rng: Random, split: Split) -> Exchange:
@@ -133,5 +148,9 @@ def persona(rng: Random, split: Split) -> Exchange:
     name = draw(split, "persona", lambda: rng.choice(NAMES) if rng.random() < 0.3 else made_up_word(rng).capitalize())
     form = rng.choice(("Your name is {n}.", "You are {n}, a helpful assistant.", "You are a helpful assistant. Your name is {n}."))
     turns = [Turn("system", form.format(n=name))]
-    turns += ask("What is your name?", f"My name is {name}.", think("The user asks for my name.", [f"My name here is {name}."], f"My name is {name}."))
+    turns += ask(
+        "What is your name?",
+        f"My name is {name}.",
+        think("The user asks for my name.", [f"My name here is {name}."], f"My name is {name}."),
+    )
     return Exchange(tuple(turns), alone=True)

@@ -12,7 +12,7 @@ from embedded.make.data.split import Split, is_held_out
 
 Edit = tuple[str, str, str]  # question, answer, one sentence that says what was done
 
-VARIABLES = "total count items value result index name data size limit price score".split()
+VARIABLES = "total count items value result index name data size limit price score".split()  # noqa: SIM905
 SNIPPETS = (
     "def add({v}, other):\n    return {v} + other",
     "{v} = 0\nfor number in numbers:\n    {v} = {v} + number\nprint({v})",
@@ -34,7 +34,9 @@ def _replace(rng: Random) -> Edit:
     if rng.random() < 0.3:
         other = made_up_word(rng)
     text = " ".join((sentence(rng), f"The {old} is here.", sentence(rng))[rng.randrange(2) :])
-    form = rng.choice(('Replace "{o}" with "{n}" in this text: {t}', "Replace {o} with {n} in this text: {t}", "Change the word {o} to {n}: {t}"))
+    form = rng.choice(
+        ('Replace "{o}" with "{n}" in this text: {t}', "Replace {o} with {n} in this text: {t}", "Change the word {o} to {n}: {t}")
+    )
     return form.format(o=old, n=other, t=text), re.sub(rf"\b{old}\b", other, text), f"I replace {old} with {other}."
 
 
@@ -50,7 +52,11 @@ def _lines(rng: Random) -> Edit:
     listed = "\n".join(lines)
     if rng.random() < 0.5:
         return f"Reverse the order of these lines:\n{listed}", "\n".join(reversed(lines)), "I start with the last line."
-    return f"Number these lines:\n{listed}", "\n".join(f"{n}. {line}" for n, line in enumerate(lines, 1)), "I put a number before each line."
+    return (
+        f"Number these lines:\n{listed}",
+        "\n".join(f"{n}. {line}" for n, line in enumerate(lines, 1)),
+        "I put a number before each line.",
+    )
 
 
 def _join(rng: Random) -> Edit:

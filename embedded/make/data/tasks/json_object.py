@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -22,7 +22,7 @@ def _decimal(high: int) -> Callable[[Random], float]:
     return lambda rng: rng.randrange(high) + rng.choice((0.5, 0.25, 0.75, 0.1, 0.9))
 
 
-def _of(options: list[str] | tuple[str, ...]) -> Callable[[Random], str]:
+def _of(options: Sequence[str]) -> Callable[[Random], str]:
     return lambda rng: rng.choice(options)
 
 
@@ -39,18 +39,45 @@ def _numbers(rng: Random) -> list[int]:
 
 
 FIELDS: tuple[Field, ...] = (
-    ("name", "string", _of(NAMES)), ("city", "string", _of(CITIES)), ("color", "string", _of(COLORS)), ("animal", "string", _of(ANIMALS)),
-    ("item", "string", _of(OBJECTS)), ("title", "string", lambda rng: f"{word(rng)} {word(rng)}"), ("code", "string", made_up_word),
-    ("owner", "string", _of(NAMES)), ("status", "string", _of(("open", "closed", "pending"))), ("level", "string", _of(("low", "medium", "high"))),
-    ("id", "integer", _whole(1, 1000)), ("age", "integer", _whole(5, 100)), ("count", "integer", _whole(0, 100)), ("year", "integer", _whole(1900, 2030)),
-    ("floor", "integer", _whole(1, 40)), ("seats", "integer", _whole(2, 60)), ("quantity", "integer", _whole(1, 50)), ("score", "integer", _whole(0, 101)),
-    ("price", "number", _decimal(100)), ("weight", "number", _decimal(50)), ("temperature", "number", _decimal(40)), ("rating", "number", _decimal(5)),
-    ("active", "boolean", _boolean), ("done", "boolean", _boolean), ("public", "boolean", _boolean), ("verified", "boolean", _boolean),
-    ("tags", "array of strings", _words), ("colors", "array of strings", lambda rng: rng.sample(COLORS, rng.randrange(2, 4))),
-    ("scores", "array of integers", _numbers), ("sizes", "array of integers", _numbers),
-)  # fmt: skip
+    ("name", "string", _of(NAMES)),
+    ("city", "string", _of(CITIES)),
+    ("color", "string", _of(COLORS)),
+    ("animal", "string", _of(ANIMALS)),
+    ("item", "string", _of(OBJECTS)),
+    ("title", "string", lambda rng: f"{word(rng)} {word(rng)}"),
+    ("code", "string", made_up_word),
+    ("owner", "string", _of(NAMES)),
+    ("status", "string", _of(("open", "closed", "pending"))),
+    ("level", "string", _of(("low", "medium", "high"))),
+    ("id", "integer", _whole(1, 1000)),
+    ("age", "integer", _whole(5, 100)),
+    ("count", "integer", _whole(0, 100)),
+    ("year", "integer", _whole(1900, 2030)),
+    ("floor", "integer", _whole(1, 40)),
+    ("seats", "integer", _whole(2, 60)),
+    ("quantity", "integer", _whole(1, 50)),
+    ("score", "integer", _whole(0, 101)),
+    ("price", "number", _decimal(100)),
+    ("weight", "number", _decimal(50)),
+    ("temperature", "number", _decimal(40)),
+    ("rating", "number", _decimal(5)),
+    ("active", "boolean", _boolean),
+    ("done", "boolean", _boolean),
+    ("public", "boolean", _boolean),
+    ("verified", "boolean", _boolean),
+    ("tags", "array of strings", _words),
+    ("colors", "array of strings", lambda rng: rng.sample(COLORS, rng.randrange(2, 4))),
+    ("scores", "array of integers", _numbers),
+    ("sizes", "array of integers", _numbers),
+)
 TYPE_OF = {name: kind for name, kind, _ in FIELDS}
-ONLY = ("Reply with JSON only.", "Answer with JSON only.", "Return only the JSON.", "Reply with only the JSON object and nothing else.", "No other text.")
+ONLY = (
+    "Reply with JSON only.",
+    "Answer with JSON only.",
+    "Return only the JSON.",
+    "Reply with only the JSON object and nothing else.",
+    "No other text.",
+)
 
 
 def schema_of(record: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,12 @@ from embedded.make.data.exchange import Exchange, ask, think
 from embedded.make.data.lexicon import ANIMALS, CITIES, OBJECTS, made_up_word, sentence
 from embedded.make.data.split import Split, draw
 
-HEADS = ("Read this text.", "Read the following text and remember the secret codes.", "Here is a long text with secret codes in it.", "Read this text carefully.")
+HEADS = (
+    "Read this text.",
+    "Read the following text and remember the secret codes.",
+    "Here is a long text with secret codes in it.",
+    "Read this text carefully.",
+)
 NEEDLE = "The secret code of {n} is {c}."
 ONE = ("What is the secret code of {n}?", "Tell me the secret code of {n}.", "Which secret code does {n} have?")
 ALL = ("What are the secret codes of {n}?", "Tell me the secret codes of {n}.", "List the secret codes of {n}.")
@@ -18,7 +23,15 @@ TOKENS_PER_SENTENCE = 11
 
 def _pair(rng: Random) -> tuple[str, int]:
     roll = rng.random()
-    name = rng.choice(ANIMALS) if roll < 0.3 else rng.choice(OBJECTS) if roll < 0.5 else rng.choice(CITIES) if roll < 0.6 else made_up_word(rng)
+    name = (
+        rng.choice(ANIMALS)
+        if roll < 0.3
+        else rng.choice(OBJECTS)
+        if roll < 0.5
+        else rng.choice(CITIES)
+        if roll < 0.6
+        else made_up_word(rng)
+    )
     return name.capitalize(), rng.randrange(10000, 100000)
 
 

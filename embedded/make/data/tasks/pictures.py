@@ -5,7 +5,6 @@ from __future__ import annotations
 from random import Random
 
 import numpy as np
-
 from embedded.make.data.conversation import FRAME_PIXELS, Media
 from embedded.make.data.drawing import BACKGROUNDS, PAINTS, SHAPES, Shape, paint
 from embedded.make.data.exchange import Exchange, ask, think
@@ -67,7 +66,9 @@ def one_shape(rng: Random, split: Split) -> Exchange:
         return _exchange(rng, media, rng.choice(SHAPE_ASKS), shape.kind)
     if roll < 0.8 and place != "center":
         return _exchange(rng, media, rng.choice(PLACE_ASKS).format(s=subject), place)
-    thoughts = think("The user asks what the picture shows.", [f"I see one {shape.kind}.", f"It is {shape.color}."], article(shape.color, shape.kind))
+    thoughts = think(
+        "The user asks what the picture shows.", [f"I see one {shape.kind}.", f"It is {shape.color}."], article(shape.color, shape.kind)
+    )
     return Exchange(ask(rng.choice(SEE_ASKS), article(shape.color, shape.kind), thoughts, (media,)))
 
 

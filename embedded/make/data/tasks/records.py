@@ -13,7 +13,13 @@ from embedded.make.data.split import Split, draw
 
 
 def _gpu(i: int) -> dict[str, Any]:
-    return {"gpu": i, "temperature_c": 60 + i, "power_w": 200 + 10 * i, "memory_used_mib": 1000 * (i + 1), "utilization_percent": 50 + 3 * i}
+    return {
+        "gpu": i,
+        "temperature_c": 60 + i,
+        "power_w": 200 + 10 * i,
+        "memory_used_mib": 1000 * (i + 1),
+        "utilization_percent": 50 + 3 * i,
+    }
 
 
 def _user(i: int) -> dict[str, Any]:
@@ -64,5 +70,9 @@ def records(rng: Random, split: Split) -> Exchange:
         question = form.format(n=number, what=what)
     row = next(maker for name, maker, _ in KINDS if name == what)
     lines = ",\n".join("  " + to_json(row(i)) for i in range(number))
-    thoughts = think(f"The user wants {number} {what}.", ["Each object has the same keys.", f"The last one has index {number - 1}."], "I write the array.")
+    thoughts = think(
+        f"The user wants {number} {what}.",
+        ["Each object has the same keys.", f"The last one has index {number - 1}."],
+        "I write the array.",
+    )
     return Exchange(ask(question + tail(rng), f"[\n{lines}\n]", thoughts))

@@ -1,4 +1,4 @@
-"""Tool calls in the published syntax: tools made of a verb, a noun and typed parameters; single, parallel and no call; answers from results.
+"""Tool calls in the published syntax: tools made of a verb, a noun and typed parameters; single, parallel, none; answers from results.
 
 Tool names are held out by hash, so a held-out request always names a tool that training has never shown.
 """
@@ -62,7 +62,9 @@ PARAMETERS: tuple[Parameter, ...] = (
     Parameter("count", "integer", "How many", "with a count of {v}", lambda rng: rng.randrange(1, 100)),
     Parameter("limit", "integer", "Largest number of results", "with a limit of {v}", lambda rng: rng.randrange(1, 100)),
     Parameter("page", "integer", "Page number", "on page {v}", lambda rng: rng.randrange(1, 50)),
-    Parameter("price", "number", "Price in euros", "with a price of {v}", lambda rng: rng.randrange(1, 100) + rng.choice((0.5, 0.25, 0.75))),
+    Parameter(
+        "price", "number", "Price in euros", "with a price of {v}", lambda rng: rng.randrange(1, 100) + rng.choice((0.5, 0.25, 0.75))
+    ),
     Parameter("ratio", "number", "Ratio between 0 and 1", "with a ratio of {v}", lambda rng: rng.randrange(1, 100) / 100),
     Parameter("urgent", "boolean", "Whether it is urgent", "with urgent set to {v}", lambda rng: rng.random() < 0.5),
     Parameter("detailed", "boolean", "Whether details are wanted", "with detailed set to {v}", lambda rng: rng.random() < 0.5),
@@ -71,12 +73,17 @@ PARAMETERS: tuple[Parameter, ...] = (
     _option("format", "Output format", "in {v} format", "text", "json", "csv"),
     Parameter("tags", "array", "List of tags", "with the tags {v}", lambda rng: [word(rng) for _ in range(rng.randrange(1, 4))]),
 )
-VERBS = "get set find make send open close start stop read write show update delete check move copy book play list".split()
-NOUNS = (
-    "report ticket order file note alarm timer table room song photo event task message account payment invoice server lamp door engine"
-    " price stock train flight hotel map route form list user player score camera sensor backup index query".split()
+VERBS = "get set find make send open close start stop read write show update delete check move copy book play list".split()  # noqa: SIM905
+NOUNS = """report ticket order file note alarm timer table room song photo event task message account payment invoice
+server lamp door engine price stock train flight hotel map route form list user player score camera sensor backup index
+query""".split()  # noqa: SIM905
+ASKS = (
+    "Please {verb} the {noun}{rest}.",
+    "{Verb} the {noun}{rest}.",
+    "Can you {verb} the {noun}{rest}?",
+    "I want you to {verb} the {noun}{rest}.",
+    "{Verb} a {noun}{rest}.",
 )
-ASKS = ("Please {verb} the {noun}{rest}.", "{Verb} the {noun}{rest}.", "Can you {verb} the {noun}{rest}?", "I want you to {verb} the {noun}{rest}.", "{Verb} a {noun}{rest}.")
 
 
 def _tool(name: str, description: str, parameters: list[Parameter], required: int) -> Tool:
@@ -126,7 +133,15 @@ def _weather(rng: Random, split: Split) -> Offer:
     city = draw(split, "weather", lambda: rng.choice(CITIES) if rng.random() < 0.5 else made_up_word(rng).capitalize())
     parameters = [PARAMETERS[0], *([PARAMETERS[16]] if rng.random() < 0.4 else [])]
     arguments: dict[str, Any] = {"city": city}
-    form = rng.choice(("What is the weather in {c}?", "How is the weather in {c}?", "What's the weather like in {c}?", "Tell me the weather in {c}.", "Get the weather for {c}."))
+    form = rng.choice(
+        (
+            "What is the weather in {c}?",
+            "How is the weather in {c}?",
+            "What's the weather like in {c}?",
+            "Tell me the weather in {c}.",
+            "Get the weather for {c}.",
+        )
+    )
     request = form.format(c=city)
     if len(parameters) == 2 and rng.random() < 0.6:
         arguments["unit"] = rng.choice(PARAMETERS[16].options)
@@ -137,7 +152,15 @@ def _weather(rng: Random, split: Split) -> Offer:
 
 def _lookup(rng: Random, split: Split) -> Offer:
     topic = draw(split, "lookup", lambda: word(rng) if rng.random() < 0.6 else f"{word(rng)} {word(rng)}")
-    form = rng.choice(("Look up {t}.", "Look up {t} with the tool.", "Use the lookup tool for the topic {t}.", "Please look up the topic {t}.", "Find out about {t}."))
+    form = rng.choice(
+        (
+            "Look up {t}.",
+            "Look up {t} with the tool.",
+            "Use the lookup tool for the topic {t}.",
+            "Please look up the topic {t}.",
+            "Find out about {t}.",
+        )
+    )
     parameter = Parameter("topic", "string", "Topic to look up", "", made_up_word)
     return Offer(_tool("lookup", "Look up a topic", [parameter], 1), form.format(t=topic), Call("lookup", {"topic": topic}))
 
@@ -196,7 +219,13 @@ def _result(rng: Random, call: Call) -> tuple[str, str]:
         text = f"{call.arguments['topic']} is a {rng.choice(COLORS)} {rng.choice(OBJECTS)}"
         return to_json({"text": text}), f"{text}."
     keys = rng.sample(("status", "id", "total", "owner", "code"), rng.randrange(1, 4))
-    values = {"status": rng.choice(("ok", "done", "failed")), "id": rng.randrange(1000), "total": rng.randrange(1000), "owner": rng.choice(NAMES), "code": made_up_word(rng)}
+    values = {
+        "status": rng.choice(("ok", "done", "failed")),
+        "id": rng.randrange(1000),
+        "total": rng.randrange(1000),
+        "owner": rng.choice(NAMES),
+        "code": made_up_word(rng),
+    }
     record = {key: values[key] for key in keys}
     return to_json(record), f"The tool {call.name} says: " + ", ".join(f"{key} is {value}" for key, value in record.items()) + "."
 
@@ -249,7 +278,9 @@ def no_call(rng: Random, split: Split) -> Exchange:
     """Tools are declared and the user wants none of them."""
     tools = tuple(offer.tool for offer in offers(rng, split, rng.choice((1, 2, 3))))
     wanted = draw(split, "word", lambda: word(rng))
-    question, answer = rng.choice((("Hello", "Hello! How can I help you?"), ("Thank you", "You are welcome!"), (f"Reply with exactly: {wanted}", wanted)))
-    return Exchange(ask(question, answer, think(f"The user says: {question}", ["No tool is needed for this."], "I answer in a few words.")), tools)
-
-
+    question, answer = rng.choice(
+        (("Hello", "Hello! How can I help you?"), ("Thank you", "You are welcome!"), (f"Reply with exactly: {wanted}", wanted))
+    )
+    return Exchange(
+        ask(question, answer, think(f"The user says: {question}", ["No tool is needed for this."], "I answer in a few words.")), tools
+    )
