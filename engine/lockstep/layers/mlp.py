@@ -27,7 +27,7 @@ class DenseMlp:
 
     def __call__(self, x: Tensor, rows: Rows) -> Tensor:
         """`[R, D]` to `[R, D]`; row by row, so nothing of `rows` is used."""
-        return self.down(swiglu(self.gate_up(x), self.limit))
+        return self.down(swiglu(*self.gate_up(x).chunk(2, -1), self.limit))
 
 
 class SparseMlp:

@@ -116,15 +116,16 @@ def decode_inner(trellis: Tensor, name: str) -> Tensor:
 
 
 def butterfly(x: Tensor) -> Tensor:
-    """Unscaled natural-order Walsh-Hadamard transform of every block of 128 of the last axis, in x's dtype."""
-    y = x.unflatten(-1, (-1, HADAMARD))
-    stride = 1
-    while stride < HADAMARD:
-        pairs = y.unflatten(-1, (-1, 2, stride))
-        a, b = pairs.unbind(-2)
-        y = torch.stack((a + b, a - b), -2).flatten(-3)
-        stride *= 2
-    return y.flatten(-2)
+    """Unscaled natural-order Walsh-Hadamard transform of every block of 128 of the last axis, in x's dtype.
+
+    Each level adds and subtracts neighbours and moves sums before differences, so level l meets the values of stride 2^l and the
+    last one leaves natural order.
+    """
+    y = x.reshape(-1, HADAMARD // 2, 2)
+    for _ in range(HADAMARD.bit_length() - 1):
+        a, b = y.unbind(-1)
+        y = torch.cat((a + b, a - b), 1).view(y.shape)
+    return y.view(x.shape)
 
 
 def rotate_input(x: Tensor, suh: Tensor) -> Tensor:

@@ -29,17 +29,15 @@ class DenseExperts:
 class Exl3Experts:
     """Per expert the inner weights `gate`, `up` (D to F) and `down` (F to D) in fp32, and the scales of all experts in fp16.
 
-    `gate_suh`, `up_suh [E, D]`, `gate_svh`, `up_svh`, `down_suh [E, F]`, `down_svh [E, D]`.
+    `in_suh [2, E, D]` and `in_svh [2, E, F]` of gate and up, `down_suh [E, F]`, `down_svh [E, D]`.
     """
 
     gate: tuple[Packed, ...]
     up: tuple[Packed, ...]
     down: tuple[Packed, ...]
-    gate_suh: Tensor
-    up_suh: Tensor
+    in_suh: Tensor
+    in_svh: Tensor
     down_suh: Tensor
-    gate_svh: Tensor
-    up_svh: Tensor
     down_svh: Tensor
 
 
@@ -54,9 +52,8 @@ def pack_exl3(gate: Sequence[Exl3Matrix], up: Sequence[Exl3Matrix], down: Sequen
     if any(matrix.bias is not None for matrix in (*gate, *up, *down)):
         raise ValueError("an expert matrix carries a bias; needed: none")
     inner = [tuple(pack(matrix.inner().float().T) for matrix in kind) for kind in (gate, up, down)]
-    suh = [torch.stack([matrix.suh for matrix in kind]) for kind in (gate, up, down)]
-    svh = [torch.stack([matrix.svh for matrix in kind]) for kind in (gate, up, down)]
-    return Exl3Experts(*inner, *suh, *svh)
+    suh, svh = ([torch.stack([getattr(m, side) for m in kind]) for kind in (gate, up, down)] for side in ("suh", "svh"))
+    return Exl3Experts(*inner, torch.stack(suh[:2]), torch.stack(svh[:2]), suh[2], svh[2])
 
 
 def apply(x: Tensor, chosen: Tensor, weights: Tensor, experts: DenseExperts | Exl3Experts, limit: float) -> Tensor:
@@ -65,6 +62,5 @@ def apply(x: Tensor, chosen: Tensor, weights: Tensor, experts: DenseExperts | Ex
     `chosen [R, k]` int64, `weights [R, k]` fp32. Which other rows chose the same expert does not change a bit.
     """
     plan = ref.plan(chosen)
-    gathered = x.index_select(0, plan.rows)
     product = ref.dense if isinstance(experts, DenseExperts) else ref.exl3
-    return ref.combine(product(gathered, plan, experts, limit), plan, weights)
+    return ref.combine(product(x.index_select(0, plan.rows), plan, experts, limit), weights)

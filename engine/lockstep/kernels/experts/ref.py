@@ -19,61 +19,65 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Tiles of 8 product rows with one expert each.
+    """The (row, slot) pairs of a call, row by row, and how they lie in tiles of 8 with one expert each.
 
-    `tiles[i]` is the expert of tile i; `experts [8 tiles]` the same per product row; `rows` the input row of each product row;
-    `places [R k]` the product row of each (row, slot). A tile's unused rows repeat an input row and are never read.
+    `rows`, `experts [R k]` of each pair; `tiles[i]` is the expert of tile i; `fill [8 tiles]` the pair in each tile row (unused rows repeat
+    pair 0 and are never read), `places [R k]` the tile row of each pair.
     """
 
-    tiles: list[int]
-    experts: Tensor
     rows: Tensor
+    experts: Tensor
+    tiles: list[int]
+    fill: Tensor
     places: Tensor
 
 
 def plan(chosen: Tensor) -> Plan:
-    """Group the (row, slot) pairs of `chosen [R, k]` by expert."""
-    slots = chosen.shape[1]
+    """Group the pairs of `chosen [R, k]` by expert."""
+    pairs = chosen.flatten()
     members: dict[int, list[int]] = {}
-    for pair, expert in enumerate(chosen.flatten().tolist()):
+    for pair, expert in enumerate(pairs.tolist()):
         members.setdefault(expert, []).append(pair)
     tiles: list[int] = []
-    rows: list[int] = []
-    places = [0] * chosen.numel()
-    for expert, pairs in sorted(members.items()):
-        for at, pair in enumerate(pairs):
-            places[pair] = len(rows) + at
-        used = -(-len(pairs) // STEP_ROWS)
+    fill: list[int] = []
+    places = [0] * len(pairs)
+    for expert, own in members.items():
+        for at, pair in enumerate(own):
+            places[pair] = len(fill) + at
+        used = -(-len(own) // STEP_ROWS)
         tiles += [expert] * used
-        rows += [pair // slots for pair in pairs] + [0] * (used * STEP_ROWS - len(pairs))
-    of_rows = [expert for expert in tiles for _ in range(STEP_ROWS)]
-    index = torch.tensor([of_rows, rows], device=chosen.device)
-    return Plan(tiles, index[0], index[1], torch.tensor(places, device=chosen.device))
+        fill += own + [0] * (used * STEP_ROWS - len(own))
+    rows = [pair // chosen.shape[1] for pair in range(len(pairs))]
+    tensors = [torch.tensor(values, device=chosen.device) for values in (rows, fill, places)]
+    return Plan(tensors[0], pairs, tiles, tensors[1], tensors[2])
 
 
 def dense(x: Tensor, plan: Plan, experts: DenseExperts, limit: float) -> Tensor:
-    """Expert outputs `[8 tiles, D]` for gathered inputs."""
-    return _tiles(swiglu(_tiles(x, plan, experts.gate_up), limit), plan, experts.down)
+    """Expert outputs `[R k, D]` for the pairs' inputs."""
+    gate, up = _products(x, plan, experts.gate_up).chunk(2, -1)
+    return _products(swiglu(gate, up, limit), plan, experts.down)
 
 
 def exl3(x: Tensor, plan: Plan, experts: Exl3Experts, limit: float) -> Tensor:
-    """The same with EXL3 weights, fp32."""
-    scales = lambda values: values.index_select(0, plan.experts)  # noqa: E731
-    gate = _tiles(rotate_input(x, scales(experts.gate_suh)).float(), plan, experts.gate)
-    up = _tiles(rotate_input(x, scales(experts.up_suh)).float(), plan, experts.up)
-    both = torch.cat([rotate_output(gate, scales(experts.gate_svh)), rotate_output(up, scales(experts.up_svh))], -1)
-    inner = rotate_input(swiglu(both.to(x.dtype), limit), scales(experts.down_suh)).float()
-    return rotate_output(_tiles(inner, plan, experts.down), scales(experts.down_svh))
+    """The same with EXL3 weights, fp32. Rotations are row by row, so they run on the pairs; only products need tiles."""
+    own = plan.experts
+    inputs = rotate_input(x, experts.in_suh.index_select(1, own)).float()
+    inner = torch.stack([_products(inputs[0], plan, experts.gate), _products(inputs[1], plan, experts.up)])
+    gate, up = rotate_output(inner, experts.in_svh.index_select(1, own)).to(x.dtype)
+    hidden = rotate_input(swiglu(gate, up, limit), experts.down_suh.index_select(0, own)).float()
+    return rotate_output(_products(hidden, plan, experts.down), experts.down_svh.index_select(0, own))
 
 
-def _tiles(x: Tensor, plan: Plan, weights: Sequence[Packed]) -> Tensor:
-    parts = x.split(STEP_ROWS)
-    return torch.cat([linear(part, weights[expert]) for part, expert in zip(parts, plan.tiles, strict=True)])
+def _products(x: Tensor, plan: Plan, weights: Sequence[Packed]) -> Tensor:
+    """Each pair's row times its expert's weight, `[R k, out]`, tile by tile."""
+    parts = x.index_select(0, plan.fill).split(STEP_ROWS)
+    product = torch.cat([linear(part, weights[expert]) for part, expert in zip(parts, plan.tiles, strict=True)])
+    return product.index_select(0, plan.places)
 
 
-def combine(outputs: Tensor, plan: Plan, weights: Tensor) -> Tensor:
-    """Weighted sum in slot order, fp32 `[R, D]`."""
-    products = outputs.index_select(0, plan.places).float().view(*weights.shape, -1) * weights.unsqueeze(-1)
+def combine(outputs: Tensor, weights: Tensor) -> Tensor:
+    """Weighted sum in slot order, fp32 `[R, D]`, of pair outputs `[R k, D]` and `weights [R, k]`."""
+    products = outputs.float().view(*weights.shape, -1) * weights.unsqueeze(-1)
     total = products[:, 0]
     for slot in range(1, weights.shape[1]):
         total = total + products[:, slot]

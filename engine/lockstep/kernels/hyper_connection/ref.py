@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lockstep.kernels.linear import Packed, batched
+from lockstep.kernels.linear import batched
 
 if TYPE_CHECKING:
     from lockstep.kernels.hyper_connection import Site
@@ -26,22 +26,14 @@ def split(streams: Tensor, y: Tensor, at: Site) -> tuple[Tensor, Tensor, Tensor]
 
 def sinkhorn(comb: Tensor, at: Site) -> Tensor:
     """Alternate column and row normalisation of `comb [R, h h]`, columns first and last, in place."""
-    sums = torch.empty_like(comb)
-    _normalise(comb, sums, at.columns, at.eps)
-    for _ in range(at.sinkhorn - 1):
-        _normalise(comb, sums, at.rows, at.eps)
-        _normalise(comb, sums, at.columns, at.eps)
+    tile = at.rows.tiles[comb.shape[0]]
+    sums = torch.empty_like(comb[:tile])
+    adders = (at.columns.weight, at.rows.weight) * at.sinkhorn
+    for part in comb.split(tile):
+        for adder in adders[:-1]:
+            torch.addmm(at.eps, part, adder, out=sums)
+            part.div_(sums)
     return comb
-
-
-def _normalise(comb: Tensor, sums: Tensor, adder: Packed, eps: Tensor) -> None:
-    tile = adder.tiles[comb.shape[0]]
-    if tile == comb.shape[0]:
-        torch.addmm(eps, comb, adder.weight, out=sums)
-    else:
-        for row in range(0, comb.shape[0], tile):
-            torch.addmm(eps, comb[row : row + tile], adder.weight, out=sums[row : row + tile])
-    comb.div_(sums)
 
 
 def merge(streams: Tensor, branch: Tensor, post: Tensor, comb: Tensor) -> Tensor:

@@ -7,6 +7,6 @@ from torch import Tensor
 from lockstep.kernels.swiglu import ref
 
 
-def swiglu(gate_up: Tensor, limit: float) -> Tensor:
-    """`SiLU(min(gate, limit)) * clamp(up, -limit, limit)`, `[.., F]`, from gate and up side by side `[.., 2 F]`, in their type."""
-    return ref.swiglu(gate_up, limit)
+def swiglu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
+    """`SiLU(min(gate, limit)) * clamp(up, -limit, limit)`, same shape and type as both."""
+    return ref.swiglu(gate, up, limit)

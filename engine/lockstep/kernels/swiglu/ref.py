@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 
-def swiglu(gate_up: Tensor, limit: float) -> Tensor:
+def swiglu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
     """See `swiglu.swiglu`. The gate has no lower clamp."""
-    gate, up = gate_up.chunk(2, -1)
     return torch.nn.functional.silu(gate.clamp(max=limit)).mul_(up.clamp(-limit, limit))
