@@ -77,6 +77,7 @@ def check_tokenizer(directory: Path) -> None:
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     config = Checkpoint(directory).config
     first = tokenizer.token_to_id(SPECIAL_TOKENS[0])
+    assert first is not None
     assert [tokenizer.token_to_id(text) for text in SPECIAL_TOKENS] == list(range(first, first + len(SPECIAL_TOKENS)))
     assert tokenizer.get_vocab_size() == first + len(SPECIAL_TOKENS) <= config.text.vocab_size
     stops = tuple(tokenizer.token_to_id(text) for text in ("<|endoftext|>", "<|user|>", "<|observation|>"))
