@@ -68,6 +68,7 @@ def _write_tensors(path: Path, slots: Iterable[Slot], draw: Draw, seed: int) -> 
         else:
             tensors[slot.name] = value.to("cpu", slot.dtype).contiguous()
     save_file(tensors, path, metadata={"format": "pt"})
+    path.chmod(0o644)  # the library writes for the owner only; the folder's other files are readable by all
 
 
 def _exl3(slot: Slot, value: Tensor, seed: int) -> dict[str, Tensor]:
