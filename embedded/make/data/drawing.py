@@ -64,3 +64,8 @@ def _mask(shape: Shape, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
 def rgb(frame: np.ndarray) -> np.ndarray:
     """uint8 [..., 3] colours of palette indices."""
     return np.array([PALETTE[name] for name in COLOR_NAMES], np.uint8)[frame]
+
+
+def pack(frames: np.ndarray) -> np.ndarray:
+    """uint8 [n, 112, 112] palette indices -> uint8 [n, 112, 56], even columns in the low half of a byte, odd ones in the high half."""
+    return frames[..., 0::2] | frames[..., 1::2] << 4

@@ -16,7 +16,7 @@ _CACHED_CHARACTERS, _CACHED_TEXTS = 48, 200_000
 @dataclass(slots=True)
 class Document:
     """`ids` uint16 [n]; `marks` uint8 [n], GIVEN or REPLY, the first one 0; `pictures` holds (position of the first of its 16
-    placeholder tokens, two frames uint8 [2, 112, 112]) in order."""
+    placeholder tokens, one or two frames uint8 [frames, 112, 112]) in order."""
 
     ids: np.ndarray
     marks: np.ndarray
@@ -66,7 +66,7 @@ class Encoder:
         for segment in render(sample, self.frame):
             if segment.media is not None:
                 media, index = segment.media
-                pictures.append((len(ids), media.frames[list(media.pairs[index])]))
+                pictures.append((len(ids), media.frames[list(dict.fromkeys(media.pairs[index]))]))
             pieces = [self.special(segment.text)] if segment.special else self.text(segment.text)
             ids += pieces
             marks += bytes((segment.mark,)) * len(pieces)

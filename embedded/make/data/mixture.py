@@ -49,7 +49,7 @@ SYSTEM_PROMPTS = (
 _TAG = re.compile(r"</?[a-z_]+>")
 _NAMES = tuple(TASKS)
 _WEIGHTS = [weight for weight, _ in TASKS.values()]
-JOINED_SHARE, SYSTEM_SHARE, THINKING_SHARE = 0.25, 0.15, 0.25
+JOINED_SHARE, SYSTEM_SHARE, THINKING_SHARE = 0.3, 0.15, 0.25
 
 
 def _effort(rng: Random) -> Effort | None:
@@ -57,7 +57,7 @@ def _effort(rng: Random) -> Effort | None:
 
 
 def sample(rng: Random, split: Split, task: str | None = None) -> Sample:
-    """One conversation: a single exchange, or in a quarter of the cases two to four joined ones. `task` fixes the only exchange."""
+    """One conversation: a single exchange, or at times two to four joined ones. `task` fixes the only exchange."""
     name = task or rng.choices(_NAMES, _WEIGHTS)[0]
     first = TASKS[name][1](rng, split)
     exchanges = [first]

@@ -9,6 +9,11 @@ PATCH, MERGE = 14, 2
 MEAN, DEVIATION = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
 
+def unpack(packed: torch.Tensor) -> torch.Tensor:
+    """uint8 [..., 56] of `drawing.pack` -> uint8 [..., 112] palette indices."""
+    return torch.stack((packed & 15, packed >> 4), -1).flatten(-2)
+
+
 def patches(frames: torch.Tensor) -> torch.Tensor:
     """frames uint8 [n, 2, 112, 112] palette indices -> float32 [n, 64, 1176] normalised patches of the published layout.
 

@@ -2,7 +2,7 @@
 
 A bucket holds rows of one length. Files of bucket B and worker W: `B-W.ids.npy` uint16 [rows, length], `B-W.marks.npy` uint8
 [rows, length], `B-W.places.npy` int32 [pictures, 2] (row, position of the first of 16 placeholder tokens), `B-W.frames.npy`
-uint8 [pictures, 2, 112, 112] palette indices (the two frames of a temporal patch; a still repeats its frame).
+uint8 [frames, 112, 56] packed palette indices, see `drawing.pack`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from random import Random
 
 import numpy as np
 from embedded.make.data.conversation import FRAME_PIXELS
+from embedded.make.data.drawing import pack
 from embedded.make.data.encoding import Encoder
 from embedded.make.data.mixture import long_sample, sample
 from embedded.make.data.packing import Packer, Row
@@ -40,7 +41,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Rows of one length of all workers, memory mapped. `places` rows index into this bucket's `ids`."""
+    """Rows of one length of all workers, shapes as in the files; `places` indexes into this bucket's `ids` and `frames`."""
 
     ids: np.ndarray
     marks: np.ndarray
@@ -50,12 +51,16 @@ class Bucket:
 
 def _save(plan: Plan, bucket: str, worker: int, rows: list[Row]) -> None:
     stem = Path(plan.out) / f"{bucket}-{worker:02d}"
-    places = [(index, place) for index, row in enumerate(rows) for place, _ in row.pictures]
-    frames = [pair for row in rows for _, pair in row.pictures]
+    places: list[tuple[int, int, int, int]] = []
+    frames: list[np.ndarray] = []
+    for index, row in enumerate(rows):
+        for place, shown in row.pictures:
+            places.append((index, place, len(frames), len(frames) + len(shown) - 1))
+            frames.extend(shown)
     np.save(f"{stem}.ids.npy", np.stack([row.ids for row in rows]))
     np.save(f"{stem}.marks.npy", np.stack([row.marks for row in rows]))
-    np.save(f"{stem}.places.npy", np.array(places, np.int32).reshape(-1, 2))
-    np.save(f"{stem}.frames.npy", np.array(frames, np.uint8).reshape(-1, 2, FRAME_PIXELS, FRAME_PIXELS))
+    np.save(f"{stem}.places.npy", np.array(places, np.int32).reshape(-1, 4))
+    np.save(f"{stem}.frames.npy", pack(np.array(frames, np.uint8).reshape(-1, FRAME_PIXELS, FRAME_PIXELS)))
 
 
 def write_worker(plan: Plan, worker: int) -> dict[str, int]:
@@ -105,11 +110,12 @@ def read(folder: Path, bucket: str) -> Bucket:
         raise FileNotFoundError(f"{folder} holds no shard of bucket {bucket}; write some with python -m embedded.make.data")
     ids = [np.load(f"{stem}.ids.npy") for stem in stems]
     places = [np.load(f"{stem}.places.npy") for stem in stems]
-    firsts = np.cumsum([0, *(len(part) for part in ids[:-1])])
-    shifted = [part + np.array([first, 0], np.int32) for part, first in zip(places, firsts, strict=True)]
+    frames = [np.load(f"{stem}.frames.npy") for stem in stems]
+    first_rows, first_frames = (np.cumsum([0, *(len(part) for part in parts[:-1])]) for parts in (ids, frames))
+    shifted = [part + np.array([row, 0, frame, frame], np.int32) for part, row, frame in zip(places, first_rows, first_frames, strict=True)]
     return Bucket(
         np.concatenate(ids),
         np.concatenate([np.load(f"{stem}.marks.npy") for stem in stems]),
         np.concatenate(shifted).astype(np.int32),
-        np.concatenate([np.load(f"{stem}.frames.npy") for stem in stems]),
+        np.concatenate(frames),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import numpy as np
-from embedded.make.data.conversation import FRAME_PIXELS, Media
+from embedded.make.data.conversation import FRAME_PIXELS, Media, Turn
 from embedded.make.data.drawing import BACKGROUNDS, PAINTS, SHAPES, Shape, paint
 from embedded.make.data.exchange import Exchange, ask, think
 from embedded.make.data.split import Split, draw
@@ -22,7 +22,7 @@ PLACE_ASKS = (
     "Where in the picture is the {s}? Answer left, right, top or bottom.",
     "Is the {s} at the left, right, top or bottom?",
 )
-COUNT_ASKS = ("How many shapes are in the picture?", "How many {s}s are in the picture?", "Count the shapes.", "How many {s}s do you see?")
+COUNT_ASKS = ("How many shapes are in the picture?", "How many {s} are in the picture?", "Count the shapes.", "How many {s} do you see?")
 SEE_ASKS = ("What is in the picture?", "Describe the picture.", "What do you see?", "What does the picture show?", "Describe this image.")
 MOVE_ASKS = ("In which direction does the {s} move?", "Where does the {s} move: left, right, up or down?", "Which way does the {s} move?")
 NUMBER_WORD = " Answer with a number."
@@ -40,11 +40,23 @@ def single(rng: Random, split: Split) -> tuple[Shape, str, str]:
     return shape, place, rng.choice(BACKGROUNDS)
 
 
-def _exchange(rng: Random, media: Media, question: str, answer: str, closing: str = ONE_WORD) -> Exchange:
-    short = rng.random() < 0.6
-    conclusion = f"The answer is {answer}."
-    thoughts = think("The user asks about the picture.", ["I look at the shapes, their colors and their places."], conclusion)
-    return Exchange(ask(question + (closing if short else ""), answer, thoughts, (media,)))
+Asked = tuple[str, str, str]  # question, answer, the request for a short answer that may follow the question
+
+
+def _exchange(rng: Random, media: Media, asked: list[Asked]) -> Exchange:
+    """Questions about one picture in the order given; only the first turn carries it."""
+    turns: list[Turn] = []
+    for question, answer, closing in asked:
+        short = closing if rng.random() < 0.6 else ""
+        looked = ["I look at the shapes, their colors and their places."]
+        thoughts = think("The user asks about the picture.", looked, f"The answer is {answer.rstrip('.')}.")
+        turns += ask(question + short, answer, thoughts, () if turns else (media,))
+    return Exchange(tuple(turns))
+
+
+def _some(rng: Random, asked: list[Asked]) -> list[Asked]:
+    """One question in half of the cases, otherwise several in random order."""
+    return rng.sample(asked, 1 if rng.random() < 0.5 else rng.randrange(2, len(asked) + 1))
 
 
 def _still(shapes: list[Shape], background: str) -> Media:
@@ -57,19 +69,15 @@ def article(color: str, kind: str) -> str:
 
 def one_shape(rng: Random, split: Split) -> Exchange:
     shape, place, background = single(rng, split)
-    media = _still([shape], background)
     subject = rng.choice((shape.kind, "shape"))
-    roll = rng.random()
-    if roll < 0.3:
-        return _exchange(rng, media, rng.choice(COLOR_ASKS).format(s=subject), shape.color)
-    if roll < 0.55:
-        return _exchange(rng, media, rng.choice(SHAPE_ASKS), shape.kind)
-    if roll < 0.8 and place != "center":
-        return _exchange(rng, media, rng.choice(PLACE_ASKS).format(s=subject), place)
-    thoughts = think(
-        "The user asks what the picture shows.", [f"I see one {shape.kind}.", f"It is {shape.color}."], article(shape.color, shape.kind)
-    )
-    return Exchange(ask(rng.choice(SEE_ASKS), article(shape.color, shape.kind), thoughts, (media,)))
+    asked = [
+        (rng.choice(COLOR_ASKS).format(s=subject), shape.color, ONE_WORD),
+        (rng.choice(SHAPE_ASKS), shape.kind, ONE_WORD),
+        (rng.choice(SEE_ASKS), article(shape.color, shape.kind), ""),
+    ]
+    if place != "center":
+        asked.append((rng.choice(PLACE_ASKS).format(s=subject), place, ONE_WORD))
+    return _exchange(rng, _still([shape], background), _some(rng, asked))
 
 
 def two_shapes(rng: Random, split: Split) -> Exchange:
@@ -81,13 +89,12 @@ def two_shapes(rng: Random, split: Split) -> Exchange:
     for (name, paint_name), spot in zip(((first.kind, first.color), (kind, color)), spots, strict=True):
         x, y = PLACES[spot]
         shapes.append(Shape(name, paint_name, x + rng.randrange(-4, 5), y + rng.randrange(-4, 5), rng.randrange(15, 22)))
-    media = _still(shapes, background)
-    roll = rng.random()
-    if roll < 0.4:
-        return _exchange(rng, media, rng.choice(COLOR_ASKS).format(s=first.kind), first.color)
-    if roll < 0.7:
-        return _exchange(rng, media, f"Which shape is {first.color}?", first.kind)
-    return _exchange(rng, media, rng.choice(PLACE_ASKS).format(s=first.kind), spots[0])
+    asked: list[Asked] = []
+    for name, paint_name, spot in ((first.kind, first.color, spots[0]), (kind, color, spots[1])):
+        asked.append((rng.choice(COLOR_ASKS).format(s=name), paint_name, ONE_WORD))
+        asked.append((f"Which shape is {paint_name}?", name, ONE_WORD))
+        asked.append((rng.choice(PLACE_ASKS).format(s=name), spot, ONE_WORD))
+    return _exchange(rng, _still(shapes, background), _some(rng, asked))
 
 
 def counted(rng: Random, split: Split) -> tuple[list[Shape], str]:
@@ -104,10 +111,14 @@ def counted(rng: Random, split: Split) -> tuple[list[Shape], str]:
 
 def how_many(rng: Random, split: Split) -> Exchange:
     shapes, background = counted(rng, split)
-    question = rng.choice(COUNT_ASKS).format(s=shapes[0].kind)
-    if shapes[0].kind == "cross":
-        question = question.replace("crosss", "crosses")
-    return _exchange(rng, _still(shapes, background), question, str(len(shapes)), NUMBER_WORD)
+    kind = shapes[0].kind
+    plural = kind + ("es" if kind == "cross" else "s")
+    asked = [(rng.choice(COUNT_ASKS).format(s=plural), str(len(shapes)), NUMBER_WORD)]
+    if rng.random() < 0.3:
+        asked.append(
+            (f"Which color do the {plural} have?" if len(shapes) > 1 else rng.choice(COLOR_ASKS).format(s=kind), shapes[0].color, ONE_WORD)
+        )
+    return _exchange(rng, _still(shapes, background), asked)
 
 
 def clip(rng: Random, split: Split) -> Exchange:
@@ -125,6 +136,7 @@ def clip(rng: Random, split: Split) -> Exchange:
         x, y = HALF + off_x + round(dx * stride * moment), HALF + off_y + round(dy * stride * moment)
         frames.append(paint([Shape(kind, color, x, y, radius)], background))
     media = Media(np.stack(frames), is_clip=True)
-    if rng.random() < 0.2:
-        return _exchange(rng, media, rng.choice(COLOR_ASKS).format(s=kind), color)
-    return _exchange(rng, media, rng.choice(MOVE_ASKS).format(s=rng.choice((kind, "shape"))), way)
+    asked = [(rng.choice(MOVE_ASKS).format(s=rng.choice((kind, "shape"))), way, ONE_WORD)]
+    if rng.random() < 0.3:
+        asked.append((rng.choice(COLOR_ASKS).format(s=kind), color, ONE_WORD))
+    return _exchange(rng, media, asked)
