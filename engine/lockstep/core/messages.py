@@ -46,6 +46,13 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Failed:
+    """Why the engine is about to end, sent last. One line for people."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class Rejected:
     """A Submit the engine could not take. `code` is a word of `core.errors`; no RoundEvent follows for this id."""
 
@@ -61,15 +68,11 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Gauges and counters of the engine, sent at most every 100 ms while something changes and once a second otherwise.
-
-    `last_step_age_s` is 0 while idle. Counters never fall.
-    """
+    """Gauges and counters of the engine, sent at most every 100 ms while it works and once a second otherwise. Counters never fall."""
 
     running: int
     waiting: int
     pool_free_tokens: int
-    last_step_age_s: float
     steps_total: int
     prompt_tokens_total: int
     generated_tokens_total: int
@@ -79,4 +82,4 @@ class Snapshot:
 
 
 ToEngine = Submit | Cancel | Shutdown
-FromEngine = Loading | Ready | Rejected | Round | Snapshot
+FromEngine = Loading | Ready | Failed | Rejected | Round | Snapshot

@@ -1,0 +1,75 @@
+"""The engine process's end of the channel: blocking socket, one reader thread, a queue of what arrived."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+from collections.abc import Iterator
+
+from lockstep.channel.frames import HEADER_BYTES, Message, body_length, decode, encode
+
+
+class ChildChannel:
+    """Wraps an inherited connected socket. The inbox yields None once the parent is gone."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._socket = connection
+        self._inbox: queue.SimpleQueue[Message | Exception | None] = queue.SimpleQueue()
+        self._closed = False
+        threading.Thread(target=self._read, name="channel-reader", daemon=True).start()
+
+    @classmethod
+    def from_fd(cls, fd: int) -> ChildChannel:
+        """Open the socket inherited as descriptor `fd`."""
+        return cls(socket.socket(fileno=fd))
+
+    @property
+    def closed(self) -> bool:
+        """True once the parent is gone and its last message was taken."""
+        return self._closed
+
+    def send(self, message: Message) -> None:
+        """Send one message; a parent that is gone is noticed by `closed`, not here."""
+        try:
+            self._socket.sendall(encode(message))
+        except OSError:
+            self._closed = True
+
+    def pending(self, wait_s: float) -> Iterator[Message]:
+        """Messages that have arrived; waits up to `wait_s` for the first. Raises FrameError for bytes that are none."""
+        try:
+            item = self._inbox.get(timeout=wait_s) if wait_s > 0 else self._inbox.get_nowait()
+            while True:
+                if item is None:
+                    self._closed = True
+                    return
+                if isinstance(item, Exception):
+                    raise item
+                yield item
+                item = self._inbox.get_nowait()
+        except queue.Empty:
+            return
+
+    def _read(self) -> None:
+        try:
+            while (header := self._exactly(HEADER_BYTES)) is not None:
+                body = self._exactly(body_length(header))
+                if body is None:
+                    break
+                self._inbox.put(decode(body))
+        except Exception as error:  # handed to the loop, which ends the process with it
+            self._inbox.put(error)
+        self._inbox.put(None)
+
+    def _exactly(self, count: int) -> bytes | None:
+        parts = bytearray()
+        while len(parts) < count:
+            try:
+                part = self._socket.recv(count - len(parts))
+            except OSError:
+                return None
+            if not part:
+                return None
+            parts += part
+        return bytes(parts)

@@ -1,0 +1,114 @@
+"""What `lockstep serve` is told: one frozen dataclass, its command line both ways. Standard library only."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from lockstep.core.errors import LockstepError
+
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+GRID = 64
+
+
+class OptionError(LockstepError):
+    """A serving option that cannot be served."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServingOptions:
+    """Options of one server. Token counts are tokens; `pool_tokens` 0 means `context` * `parallel`."""
+
+    model: Path
+    drafter: Path | None = None
+    host: str = "127.0.0.1"
+    port: int = 8022
+    name: str = "glm-5.3-flash"
+    context: int = 16384
+    parallel: int = 4
+    max_tokens: int = 32768
+    thinking: bool = False
+    reasoning_effort: str = "high"
+    api_key_file: Path | None = None
+    state_hashes: bool = False
+    device: str = "cpu"
+    log_dir: Path | None = None
+    pool_tokens: int = 0
+    prompt_slice: int = 512
+    max_queued: int = 64
+
+    def __post_init__(self) -> None:
+        """Raise OptionError for a value out of range."""
+        for name, low, high in (
+            ("port", 1, 65535),
+            ("context", GRID, 1 << 20),
+            ("parallel", 1, 32),
+            ("max_tokens", 1, 1 << 20),
+            ("pool_tokens", 0, 1 << 30),
+            ("prompt_slice", 1, 1 << 16),
+            ("max_queued", 0, 1 << 20),
+        ):
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise OptionError(f"--{name.replace('_', '-')} {value}; needed: {low} to {high}")
+        if self.reasoning_effort not in EFFORTS:
+            raise OptionError(f"--reasoning-effort {self.reasoning_effort}; needed: one of {', '.join(EFFORTS)}")
+        if self.device not in ("cpu", "cuda"):
+            raise OptionError(f"--device {self.device}; needed: cpu or cuda")
+        if self.pool_tokens and self.pool_tokens < self.context:
+            raise OptionError(f"--pool-tokens {self.pool_tokens} holds less than one window of --context {self.context}; lower the context or raise the pool")
+
+    @property
+    def shared_tokens(self) -> int:
+        """Tokens of the shared pool, whole pages."""
+        return -(-(self.pool_tokens or self.context * self.parallel) // GRID) * GRID
+
+    def to_argv(self) -> list[str]:
+        """The flags that `from_argv` turns back into these options."""
+        argv: list[str] = []
+        for field in fields(self):
+            value, flag = getattr(self, field.name), f"--{field.name.replace('_', '-')}"
+            if isinstance(value, bool):
+                if field.name == "thinking":
+                    argv.append(flag if value else "--no-thinking")
+                elif value:
+                    argv.append(flag)
+            elif value is not None:
+                argv += [flag, str(value)]
+        return argv
+
+    @classmethod
+    def from_argv(cls, argv: list[str]) -> ServingOptions:
+        """Parse flags; argparse ends the process with status 2 on unknown ones, OptionError names a bad value."""
+        parser = argparse.ArgumentParser(prog="lockstep serve", allow_abbrev=False)
+        add_serving_flags(parser)
+        return cls.from_namespace(parser.parse_args(argv))
+
+    @classmethod
+    def from_namespace(cls, parsed: argparse.Namespace) -> ServingOptions:
+        """Options of a namespace that `add_serving_flags` filled."""
+        return cls(**{field.name: getattr(parsed, field.name) for field in fields(cls)})
+
+
+def add_serving_flags(parser: argparse.ArgumentParser) -> None:
+    """Add one flag per option, with the dataclass's defaults."""
+    add = parser.add_argument
+    defaults = {field.name: field.default for field in fields(ServingOptions)}
+    add("--model", type=Path, required=True, metavar="DIR", help="checkpoint folder")
+    add("--drafter", type=Path, metavar="DIR", help="drafter folder")
+    add("--host", default=defaults["host"])
+    add("--port", type=int, default=defaults["port"])
+    add("--name", default=defaults["name"], help="model id the API answers to")
+    add("--context", type=int, default=defaults["context"], help="tokens one request may hold, prompt and reply")
+    add("--parallel", type=int, default=defaults["parallel"], help="requests decoded together")
+    add("--max-tokens", type=int, default=defaults["max_tokens"], help="reply tokens of a request that names no limit")
+    add("--thinking", action=argparse.BooleanOptionalAction, default=defaults["thinking"], help="think unless a request says otherwise")
+    add("--reasoning-effort", default=defaults["reasoning_effort"], help=f"effort when thinking: {', '.join(EFFORTS)}")
+    add("--api-key-file", type=Path, metavar="F", help="file with one key a line, optionally as label: key")
+    add("--state-hashes", action="store_true", help="report the hash of each request's final state")
+    add("--device", default=defaults["device"], help="cpu or cuda")
+    add("--log-dir", type=Path, metavar="DIR")
+    add("--pool-tokens", type=int, default=defaults["pool_tokens"], help="tokens of the shared pool; 0: context * parallel")
+    add("--prompt-slice", type=int, default=defaults["prompt_slice"], help="prompt tokens run between two rounds of running replies")
+    add("--max-queued", type=int, default=defaults["max_queued"], help="requests that may wait for a slot")

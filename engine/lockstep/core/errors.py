@@ -1,0 +1,24 @@
+"""Errors that cross module borders, and the words that name them on the wire."""
+
+from __future__ import annotations
+
+CONTEXT_EXCEEDED = "context_length_exceeded"
+QUEUE_FULL = "queue_full"
+DRAINING = "draining"
+BAD_REQUEST = "bad_request"
+
+
+class LockstepError(Exception):
+    """Base of every error this package raises on purpose. The text says what was found, what was needed and what to change."""
+
+
+class EngineRejected(LockstepError):
+    """The engine did not take a request. `code` is one of the words above."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class EngineDied(LockstepError):
+    """The engine process is gone. The text is its cause, for people."""

@@ -1,0 +1,104 @@
+"""The engine process: loads a checkpoint, then runs the loop on the channel it inherited. Knows no HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import time
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer
+
+from lockstep import __version__
+from lockstep.cache import PAGE_TOKENS, StateSlots, TokenPool
+from lockstep.channel.child import ChildChannel
+from lockstep.config.model import ModelConfig
+from lockstep.config.serving import ServingOptions
+from lockstep.core.errors import LockstepError
+from lockstep.core.messages import Failed, Loading, Ready
+from lockstep.loop import EngineLoop
+from lockstep.model.glm import GlmModel
+from lockstep.run.placement import place_rank
+from lockstep.run.runner import Runner
+from lockstep.sched import Scheduler, SchedulerLimits
+from lockstep.weights import Checkpoint
+
+EXIT_CANNOT_LOAD = 3
+
+
+class LoadError(LockstepError):
+    """The engine cannot serve with these options on this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A runner ready to go and the facts of its checkpoint."""
+
+    runner: Runner
+    config: ModelConfig
+    digest: str
+
+
+def run_engine(options: ServingOptions, channel: ChildChannel) -> int:
+    """Load, report Ready, serve until shutdown or until the front is gone. Returns the process's exit status."""
+    # The front decides when the engine ends; a terminal's Ctrl-C reaches both processes.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    place_rank(0)
+    try:
+        loaded = load(options, lambda stage, fraction: channel.send(Loading(stage, fraction)))
+    except (LockstepError, ValueError, OSError, RuntimeError) as error:
+        channel.send(Failed(f"engine cannot load {options.model}: {error}"))
+        return EXIT_CANNOT_LOAD
+    limits = SchedulerLimits(
+        context=options.context,
+        slots=options.parallel,
+        pool_pages=options.shared_tokens // PAGE_TOKENS,
+        prompt_slice=options.prompt_slice,
+        max_queued=options.max_queued,
+    )
+    loop = EngineLoop(channel, Scheduler(limits, time.monotonic), loaded.runner, options.state_hashes)
+    channel.send(
+        Ready(
+            context=options.context,
+            slots=options.parallel,
+            pool_tokens=options.shared_tokens,
+            vocab_size=loaded.config.text.vocab_size,
+            device=options.device,
+            engine_version=__version__,
+            build_digest=loaded.digest,
+        )
+    )
+    loop.run()
+    return 0
+
+
+def load(options: ServingOptions, progress) -> Loaded:  # noqa: ANN001
+    """Checkpoint, model and memory as `options` asks. `progress(stage, fraction)` is told as it goes.
+
+    Raises LoadError or the reader's own errors, each naming what was found and what was needed.
+    """
+    progress("checkpoint", 0.0)
+    checkpoint = Checkpoint(options.model)
+    text = checkpoint.config.text
+    if options.context > text.max_position_embeddings:
+        raise LoadError(f"--context {options.context}; this checkpoint was made for at most {text.max_position_embeddings} tokens")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise LoadError("--device cuda, but PyTorch finds no CUDA device; needed: a visible GPU, or --device cpu")
+    dtype = torch.float32 if options.device == "cpu" else torch.bfloat16
+    progress("weights", 0.1)
+    model = GlmModel.load(checkpoint, checkpoint.config, options.device, dtype)
+    progress("memory", 0.9)
+    pool = TokenPool(text, options.shared_tokens // PAGE_TOKENS, options.device, dtype)
+    slots = StateSlots(text, options.parallel, options.device, dtype)
+    vocabulary = min(Tokenizer.from_file(str(options.model / "tokenizer.json")).get_vocab_size(), text.vocab_size)
+    return Loaded(Runner(model, pool, slots, vocabulary), checkpoint.config, _digest(options))
+
+
+def _digest(options: ServingOptions) -> str:
+    """16 hex digits over what decides a reply's bits: engine and PyTorch builds, device, and the checkpoint's own manifest or configuration."""
+    told = hashlib.sha256(f"{__version__} {torch.__version__} {options.device}".encode())
+    for name in ("manifest.json", "config.json"):
+        path = options.model / name
+        told.update(path.read_bytes() if path.exists() else b"-")
+    return told.hexdigest()[:16]

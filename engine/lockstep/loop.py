@@ -1,0 +1,144 @@
+"""The engine's loop: schedule, run, update, emit. Plain: one step at a time, nothing overlaps.
+
+Knows the channel, the scheduler and the runner by their surface only, so a test drives it with either replaced.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from lockstep.core.errors import EngineRejected
+from lockstep.core.messages import Cancel, FromEngine, Rejected, Round, Shutdown, Snapshot, Submit, ToEngine
+from lockstep.core.types import RoundEvent
+from lockstep.core.plan import StepPlan, StepResult
+from lockstep.sched import Scheduler
+from lockstep.sched.scheduler import PAGE_TOKENS
+
+SNAPSHOT_BUSY_S = 0.1
+SNAPSHOT_IDLE_S = 1.0
+
+
+class Channel(Protocol):
+    """The engine's end of `lockstep.channel`."""
+
+    @property
+    def closed(self) -> bool: ...
+    def send(self, message: FromEngine) -> None: ...
+    def pending(self, wait_s: float) -> Iterable[object]: ...
+
+
+class StepRunner(Protocol):
+    """What executes a plan; see `run.runner.Runner`."""
+
+    def execute(self, plan: StepPlan) -> StepResult: ...
+    def state_hash(self, request_id: str) -> str: ...
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the start."""
+
+    steps: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+
+    def count(self, plan: StepPlan, result: StepResult) -> None:
+        """Add one step."""
+        self.steps += 1
+        self.prompt_tokens += sum(piece.count for piece in plan.prompts)
+        self.generated_tokens += sum(len(tokens) for tokens in result.tokens.values())
+        self.drafted_tokens += sum(len(window.drafts) for window in plan.windows)
+        self.accepted_tokens += sum(len(result.tokens.get(window.request_id, (0,))) - 1 for window in plan.windows)
+
+
+@dataclass(slots=True)
+class EngineLoop:
+    """Runs until it is told to shut down or its parent is gone."""
+
+    channel: Channel
+    scheduler: Scheduler
+    runner: StepRunner
+    state_hashes: bool = False
+    clock: Callable[[], float] = time.monotonic
+    counters: Counters = field(default_factory=Counters)
+    _deadline_s: float | None = None
+    _snapshot_s: float = float("-inf")
+
+    def run(self) -> None:
+        """Serve until shutdown. What still runs at the deadline, or when the parent goes, ends as cancelled."""
+        while not self.channel.closed:
+            idle = not (self.scheduler.running or self.scheduler.waiting)
+            if idle and self._deadline_s is not None:
+                break
+            self._report(idle)
+            self._take_messages(SNAPSHOT_IDLE_S if idle else 0.0)
+            if self._deadline_s is not None and self.clock() >= self._deadline_s:
+                self._emit(self.scheduler.cancel_all())
+            self._step()
+        self._emit(self.scheduler.cancel_all())
+        self._report(idle=True, now=True)
+
+    def _step(self) -> None:
+        plan = self.scheduler.plan()
+        result = self.runner.execute(plan)
+        if not plan.has_rows:
+            return
+        self.counters.count(plan, result)
+        self._emit(self.scheduler.update(plan, result))
+
+    def _emit(self, events: list[RoundEvent]) -> None:
+        if self.state_hashes:
+            events = [self._with_hash(event) for event in events]
+        if events:
+            self.channel.send(Round(tuple(events)))
+
+    def _with_hash(self, event: RoundEvent) -> RoundEvent:
+        """A request that ended before it was admitted has no state."""
+        if event.finish is None or event.usage is None or not event.usage.rounds:
+            return event
+        return replace(event, state_hash=self.runner.state_hash(event.request_id))
+
+    def _take_messages(self, wait_s: float) -> None:
+        for message in self.channel.pending(wait_s):
+            self._take(message)
+
+    def _take(self, message: ToEngine | object) -> None:
+        match message:
+            case Submit(request):
+                try:
+                    self.scheduler.submit(request)
+                except EngineRejected as error:
+                    self.channel.send(Rejected(request.id, error.code, str(error)))
+            case Cancel(request_id):
+                event = self.scheduler.cancel(request_id)
+                self._emit([event] if event else [])
+            case Shutdown(deadline_s):
+                self.scheduler.draining = True
+                self._deadline_s = self.clock() + deadline_s
+            case _:
+                raise TypeError(f"front sent {type(message).__name__}, which only the engine sends")
+
+    def _report(self, idle: bool, now: bool = False) -> None:
+        """Idle, the loop wakes once a second and reports each time; busy, at most ten times a second."""
+        at = self.clock()
+        if not (idle or now) and at - self._snapshot_s < SNAPSHOT_BUSY_S:
+            return
+        self._snapshot_s = at
+        totals = self.counters
+        self.channel.send(
+            Snapshot(
+                running=self.scheduler.running,
+                waiting=self.scheduler.waiting,
+                pool_free_tokens=self.scheduler.free_pages * PAGE_TOKENS,
+                steps_total=totals.steps,
+                prompt_tokens_total=totals.prompt_tokens,
+                generated_tokens_total=totals.generated_tokens,
+                drafted_tokens_total=totals.drafted_tokens,
+                accepted_tokens_total=totals.accepted_tokens,
+            )
+        )

@@ -1,0 +1,1 @@
+"""Executes step plans on the model. Owns tensors; decides nothing about who runs."""

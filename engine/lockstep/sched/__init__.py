@@ -1,0 +1,5 @@
+"""Which rows run next. Numbers only: no tensor, no clock of its own, no word of HTTP."""
+
+from lockstep.sched.scheduler import Scheduler, SchedulerLimits
+
+__all__ = ["Scheduler", "SchedulerLimits"]

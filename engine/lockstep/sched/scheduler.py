@@ -1,0 +1,202 @@
+"""Admission, prompt slices and decode windows, first come first served.
+
+A request reserves the pages of its prompt and its longest reply when it is admitted, so nothing can fail for want of memory in mid-reply. The
+price is that a short reply to a large `max_tokens` holds pages it never uses. Knows no tensor; the clock is handed in.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lockstep.core.errors import BAD_REQUEST, CONTEXT_EXCEEDED, DRAINING, QUEUE_FULL, EngineRejected
+from lockstep.core.types import EngineRequest, FinishReason, RoundEvent, Usage
+from lockstep.sched.ledger import Ledger
+from lockstep.core.plan import Admission, PromptSlice, StepPlan, StepResult, StepWindow
+
+PAGE_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """Token counts are tokens. `prompt_slice` is rounded up to whole tiles of 64: a prompt is only ever cut on the grid."""
+
+    context: int
+    slots: int
+    pool_pages: int
+    prompt_slice: int
+    max_queued: int
+
+
+@dataclass(slots=True)
+class _Live:
+    """A request between submit and finish. `prompt_done` counts prompt tokens run; reply tokens are counted, not kept."""
+
+    request: EngineRequest
+    arrived_s: float
+    admission: Admission | None = None
+    admitted_s: float = 0.0
+    decoding_since_s: float = 0.0
+    prompt_done: int = 0
+    generated: int = 0
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+    @property
+    def decoding(self) -> bool:
+        return self.admission is not None and self.prompt_done == len(self.request.prompt_ids)
+
+
+class Scheduler:
+    """Owns slots and pages as numbers. Call `plan`, run it, `update` with what came of it, over and over."""
+
+    def __init__(self, limits: SchedulerLimits, clock: Callable[[], float]) -> None:
+        self.limits = limits
+        self._clock = clock
+        self._slots, self._pages = Ledger(limits.slots), Ledger(limits.pool_pages)
+        self._queue: deque[_Live] = deque()
+        self._running: OrderedDict[str, _Live] = OrderedDict()
+        self._released: list[str] = []
+        self._slice_rows = -(-limits.prompt_slice // PAGE_TOKENS) * PAGE_TOKENS
+        self.draining = False
+
+    @property
+    def running(self) -> int:
+        """Requests that own a slot."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """Requests in the queue."""
+        return len(self._queue)
+
+    @property
+    def free_pages(self) -> int:
+        """Pages nobody owns."""
+        return self._pages.free
+
+    @property
+    def free_slots(self) -> int:
+        """Slots nobody owns."""
+        return self._slots.free
+
+    def submit(self, request: EngineRequest) -> None:
+        """Queue a request. Raises EngineRejected with the code the API turns into a status."""
+        if self.draining:
+            raise EngineRejected(DRAINING, "the server is shutting down; try again later")
+        if request.id in self._running or any(live.request.id == request.id for live in self._queue):
+            raise EngineRejected(BAD_REQUEST, f"request id {request.id} is in use; needed: an id of its own")
+        total = len(request.prompt_ids) + request.max_tokens
+        if not request.prompt_ids or request.max_tokens < 1:
+            raise EngineRejected(BAD_REQUEST, f"{len(request.prompt_ids)} prompt tokens, max_tokens {request.max_tokens}; needed: 1 or more each")
+        if total > self.limits.context or _pages_for(total) > self._pages.count:
+            held = min(self.limits.context, self._pages.count * PAGE_TOKENS)
+            raise EngineRejected(
+                CONTEXT_EXCEEDED,
+                f"prompt {len(request.prompt_ids)} + max_tokens {request.max_tokens} needs {total} tokens; this server holds {held} a request",
+            )
+        if len(self._queue) >= self.limits.max_queued and (self._queue or not self._can_admit(request)):
+            raise EngineRejected(QUEUE_FULL, f"{len(self._queue)} requests are waiting, as many as this server queues; try again later")
+        self._queue.append(_Live(request, self._clock()))
+
+    def cancel(self, request_id: str) -> RoundEvent | None:
+        """End a request now; its last event, or None if it is unknown or has ended."""
+        live = self._running.get(request_id) or next((live for live in self._queue if live.request.id == request_id), None)
+        return self._finish(live, (), FinishReason.CANCELLED) if live else None
+
+    def cancel_all(self) -> list[RoundEvent]:
+        """End every request now."""
+        live = [*self._running.values(), *self._queue]
+        return [self._finish(one, (), FinishReason.CANCELLED) for one in live]
+
+    def plan(self) -> StepPlan:
+        """The next step: who enters, which prompt slices and which windows run."""
+        releases, self._released = tuple(self._released), []
+        admissions = []
+        while self._queue and self._can_admit(self._queue[0].request):
+            admissions.append(self._admit(self._queue.popleft()))
+        windows = tuple(StepWindow(name) for name, live in self._running.items() if live.decoding)
+        return StepPlan(releases, tuple(admissions), self._prompt_slices(), windows)
+
+    def update(self, plan: StepPlan, result: StepResult) -> list[RoundEvent]:
+        """Take the tokens of a step; returns one event per request that got tokens or ended."""
+        for piece in plan.prompts:
+            live = self._running[piece.request_id]
+            live.prompt_done += piece.count
+            if piece.last:
+                live.decoding_since_s = self._clock()
+        drafted = {window.request_id: len(window.drafts) for window in plan.windows}
+        events = [self._progress(self._running[name], tokens, drafted.get(name, 0)) for name, tokens in result.tokens.items()]
+        events += [self._finish(self._running[name], (), FinishReason.FAILED, error=cause) for name, cause in result.failed.items()]
+        return events
+
+    def _can_admit(self, request: EngineRequest) -> bool:
+        return self._slots.free > 0 and self._pages.free >= _pages_for(len(request.prompt_ids) + request.max_tokens)
+
+    def _admit(self, live: _Live) -> Admission:
+        pages = self._pages.take(_pages_for(len(live.request.prompt_ids) + live.request.max_tokens))
+        live.admission = Admission(live.request, self._slots.take(1)[0], pages)
+        live.admitted_s = self._clock()
+        self._running[live.request.id] = live
+        return live.admission
+
+    def _prompt_slices(self) -> tuple[PromptSlice, ...]:
+        """Oldest first within one budget of rows, so a long prompt never holds up the replies for more than one slice."""
+        slices, budget = [], self._slice_rows
+        for name, live in self._running.items():
+            if live.decoding or budget <= 0:
+                continue
+            left = len(live.request.prompt_ids) - live.prompt_done
+            count = min(left, budget)
+            slices.append(PromptSlice(name, live.prompt_done, count, last=count == left))
+            budget -= -(-count // PAGE_TOKENS) * PAGE_TOKENS
+        return tuple(slices)
+
+    def _progress(self, live: _Live, tokens: tuple[int, ...], drafted: int) -> RoundEvent:
+        """Count tokens up to the one that ends the request, if one does."""
+        request, taken, finish = live.request, [], None
+        for token in tokens:
+            taken.append(token)
+            live.generated += 1
+            if token in request.stop_ids and not request.ignore_eos and live.generated > request.min_tokens:
+                finish = FinishReason.STOP
+            elif live.generated >= request.max_tokens:
+                finish = FinishReason.LENGTH
+            if finish:
+                break
+        live.rounds += 1
+        live.drafted += drafted
+        live.accepted += max(0, len(tokens) - 1)
+        return self._finish(live, tuple(taken), finish) if finish else RoundEvent(request.id, tuple(taken))
+
+    def _finish(self, live: _Live, tokens: tuple[int, ...], reason: FinishReason, error: str | None = None) -> RoundEvent:
+        name = live.request.id
+        if live.admission is None:
+            self._queue.remove(live)
+        else:
+            del self._running[name]
+            self._slots.give_back((live.admission.slot,))
+            self._pages.give_back(live.admission.pages)
+            self._released.append(name)
+        return RoundEvent(name, tokens, reason, self._usage(live), error=error)
+
+    def _usage(self, live: _Live) -> Usage:
+        now = self._clock()
+        admitted = live.admitted_s if live.admission else now
+        decoding = live.decoding_since_s or now
+        return Usage(
+            prompt_tokens=len(live.request.prompt_ids),
+            completion_tokens=live.generated,
+            rounds=live.rounds,
+            drafted_tokens=live.drafted,
+            accepted_tokens=live.accepted,
+            queued_s=admitted - live.arrived_s,
+            prefill_s=max(0.0, decoding - admitted),
+            decode_s=now - decoding,
+        )
+
+
+def _pages_for(tokens: int) -> int:
+    return -(-tokens // PAGE_TOKENS)
