@@ -45,15 +45,15 @@ def to_messages(sample: Sample) -> list[dict[str, Any]]:
 
 
 def render_template(template: str, sample: Sample, add_generation_prompt: bool) -> str:
-    """What the checkpoint's template prints for the conversation, placeholders of media unexpanded."""
-    return (
-        _environment()
-        .from_string(template)
-        .render(
-            messages=to_messages(sample),
-            tools=[{"type": "function", "function": tool} for tool in sample.tools] or None,
-            enable_thinking=sample.effort is not None,
-            reasoning_effort=sample.effort,
-            add_generation_prompt=add_generation_prompt,
-        )
+    """What the server makes of the conversation, placeholders of media unexpanded.
+
+    The published template always writes an effort line and opens `<think>`; with thinking off the line goes and the block closes.
+    """
+    compiled = _environment().from_string(template)
+    tools = [{"type": "function", "function": tool} for tool in sample.tools]
+    text = compiled.render(
+        messages=to_messages(sample), tools=tools, reasoning_effort=sample.effort, add_generation_prompt=add_generation_prompt
     )
+    if sample.effort is not None:
+        return text
+    return text.replace(EFFORT_LINE, "", 1) + ("</think>" if add_generation_prompt else "")
