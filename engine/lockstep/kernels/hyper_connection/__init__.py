@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from functools import lru_cache
+
+import numpy as np
 import torch
 from torch import Tensor
 
-from lockstep.kernels.hyper_connection import ref
-from lockstep.kernels.linear import Packed, linear, pack
+from lockstep.kernels.hyper_connection import host, ref
+from lockstep.kernels.linear import PROMPT_ROWS, STEP_ROWS, Packed, linear, pack
 from lockstep.kernels.rms_norm import inverse_rms
 
 
@@ -17,7 +20,8 @@ class Site:
     """Parameters of one site for h streams of width D, all fp32: `fn` maps h D values to h (h + 2).
 
     `scale` and `base` `[h (h + 2)]` act on its output; `gain` and `shift` `[2 h]` turn its first 2 h sigmoids into pre and post.
-    `rows` and `columns` `[h h, h h]` of ones and zeros add up a row or a column of the mixing matrix.
+    `rows` and `columns` `[h h, h h]` of ones and zeros add up a row or a column of the mixing matrix; `host_steps` is the same work for the
+    CPU, empty on other devices and where NumPy's products are not row by row.
     """
 
     fn: Packed
@@ -30,6 +34,7 @@ class Site:
     eps: Tensor
     norm_eps: Tensor
     sinkhorn: int
+    host_steps: tuple[np.ndarray, ...]
 
 
 def site(fn: Tensor, scale: Tensor, base: Tensor, hc_eps: float, norm_eps: float, sinkhorn: int) -> Site:
@@ -51,7 +56,16 @@ def site(fn: Tensor, scale: Tensor, base: Tensor, hc_eps: float, norm_eps: float
         eps=base.new_full((streams * streams,), hc_eps),
         norm_eps=base.new_tensor([norm_eps]),
         sinkhorn=sinkhorn,
+        host_steps=_host_steps(streams, hc_eps, sinkhorn) if base.device.type == "cpu" else (),
     )
+
+
+@lru_cache(maxsize=8)
+def _host_steps(streams: int, eps: float, sinkhorn: int) -> tuple[np.ndarray, ...]:
+    rows, columns = host.adders(streams, eps)
+    steps = (columns, rows) * (sinkhorn - 1) + (columns,)
+    counts = tuple(range(STEP_ROWS, 4 * STEP_ROWS + 1, STEP_ROWS)) + (PROMPT_ROWS,)
+    return steps if host.rows_are_independent(steps, counts) else ()
 
 
 def split(streams: Tensor, at: Site) -> tuple[Tensor, Tensor, Tensor]:
