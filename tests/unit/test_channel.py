@@ -1,0 +1,146 @@
+"""Frames, and the client against a scripted engine process: streams, cancels, deaths."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from lockstep.channel.client import EngineClient, EngineState
+from lockstep.channel.frames import FrameError, body_length, decode, encode
+from lockstep.core.errors import EngineDied, EngineRejected
+from lockstep.core.messages import Cancel, Ready, Rejected, Round, Shutdown, Submit
+from lockstep.core.types import EngineRequest, FinishReason, RoundEvent, Sampling, Usage
+
+SCRIPTED = Path(__file__).parents[1] / "fixtures" / "scripted_engine.py"
+
+
+def request(name: str = "r", max_tokens: int = 100) -> EngineRequest:
+    return EngineRequest(name, (1, 2, 3), Sampling(seed=2**64 - 1), max_tokens, frozenset({5}))
+
+
+def engine(tmp_path: Path, **script: object) -> EngineClient:
+    path = tmp_path / "script.json"
+    path.write_text(json.dumps(script))
+    return EngineClient([sys.executable, str(SCRIPTED), str(path)])
+
+
+@pytest.fixture(autouse=True)
+def _package_on_the_path(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "engine"))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Submit(request()),
+        Cancel("r"),
+        Shutdown(2.5),
+        Rejected("r", "queue_full", "später"),
+        Ready(1, 2, 3, 4, "cpu", "0", "x"),
+        Round((RoundEvent("r", (1, 2), FinishReason.STOP, Usage(3), "ab"), RoundEvent("s"))),
+    ],
+)
+def test_every_message_survives_the_frame(message):
+    frame = encode(message)
+    assert body_length(frame[:4]) == len(frame) - 4
+    assert decode(frame[4:]) == message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\xc1", b"\x00" * 9, msgspec.msgpack.encode(("Nonsense", {})), msgspec.msgpack.encode(("Cancel", {"request_id": 5})), encode(Cancel("r"))[4:-1]],
+)
+def test_bytes_that_are_no_message_are_refused(body: bytes):
+    with pytest.raises(FrameError):
+        decode(body)
+
+
+def test_a_header_cannot_ask_for_endless_memory():
+    with pytest.raises(FrameError, match="announces"):
+        body_length(b"\xff\xff\xff\xff")
+
+
+def test_a_request_streams_its_rounds_and_ends_once(tmp_path: Path):
+    async def run() -> list[RoundEvent]:
+        client = engine(tmp_path, rounds=[[10], [11, 12], [13]])
+        await client.start()
+        await client.wait_ready()
+        events = [event async for event in client.submit(request())]
+        await client.shutdown(1.0)
+        return events
+
+    events = asyncio.run(run())
+    assert [event.token_ids for event in events] == [(10,), (11, 12), (13,)]
+    assert [event.finish for event in events] == [None, None, FinishReason.STOP]
+
+
+def test_leaving_a_stream_early_cancels_its_request(tmp_path: Path):
+    async def run() -> int:
+        client = engine(tmp_path, rounds=[[1]] * 10_000, delay_s=0.005)
+        await client.start()
+        await client.wait_ready()
+        stream = client.submit(request(max_tokens=10_000))
+        await anext(stream)
+        await stream.aclose()
+        for _ in range(200):
+            await asyncio.sleep(0.01)
+            if client.snapshot is not None and client.snapshot.running == 0:
+                break
+        await client.shutdown(0.1)
+        return client.snapshot.running if client.snapshot else -1
+
+    assert asyncio.run(run()) == 0
+
+
+def test_a_refusal_reaches_its_own_request(tmp_path: Path):
+    async def run() -> str:
+        client = engine(tmp_path, rounds=[[1]], max_queued=0)
+        await client.start()
+        await client.wait_ready()
+        with pytest.raises(EngineRejected) as caught:
+            await anext(client.submit(request()))
+        await client.shutdown(0.1)
+        return caught.value.code
+
+    assert asyncio.run(run()) == "queue_full"
+
+
+def test_a_killed_engine_is_known_within_a_second_with_its_cause(tmp_path: Path):
+    async def run() -> tuple[float, str, EngineState]:
+        client = engine(tmp_path, rounds=[[1]] * 1000, delay_s=0.01)
+        await client.start()
+        await client.wait_ready()
+        stream = client.submit(request(max_tokens=1000))
+        await anext(stream)
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGKILL)
+        killed = time.monotonic()
+        with pytest.raises(EngineDied) as caught:
+            async for _ in stream:
+                pass
+        with pytest.raises(EngineDied):
+            await anext(client.submit(request("later")))
+        return time.monotonic() - killed, str(caught.value), client.state
+
+    seconds, cause, state = asyncio.run(run())
+    assert seconds < 1.0
+    assert "signal 9 (SIGKILL)" in cause
+    assert state is EngineState.DEAD
+
+
+def test_an_engine_that_cannot_load_says_why(tmp_path: Path):
+    async def run() -> str:
+        client = engine(tmp_path, fail="weights are for another model")
+        await client.start()
+        with pytest.raises(EngineDied) as caught:
+            await client.wait_ready()
+        return str(caught.value)
+
+    assert asyncio.run(run()) == "weights are for another model"
