@@ -110,6 +110,12 @@ def render(sample: Sample, frame: ToolFrame) -> list[Segment]:
     return list(_segments(sample, frame))
 
 
+def render_prompt(sample: Sample, frame: ToolFrame) -> list[Segment]:
+    """Segments of a conversation that waits for a reply: the turns, the generation prompt and, thinking off, the closed block."""
+    opened = ["<|assistant|>", "<think>"] + (["</think>"] if sample.effort is None else [])
+    return [*_segments(sample, frame), *(_special(token) for token in opened)]
+
+
 def _special(text: str, mark: int = GIVEN) -> Segment:
     return Segment(text, True, mark)
 

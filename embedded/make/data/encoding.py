@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from embedded.make.data.conversation import Sample, ToolFrame, render
+from embedded.make.data.conversation import Sample, Segment, ToolFrame, render, render_prompt
 from embedded.make.data.template import tool_frame
 from tokenizers import Tokenizer
 
@@ -60,10 +60,17 @@ class Encoder:
 
     def document(self, sample: Sample) -> Document:
         """Encodes one conversation, its stop token included."""
+        return self._encode(render(sample, self.frame))
+
+    def prompt(self, sample: Sample) -> Document:
+        """Encodes a conversation that ends before the assistant's reply, generation prompt included."""
+        return self._encode(render_prompt(sample, self.frame))
+
+    def _encode(self, segments: list[Segment]) -> Document:
         ids: list[int] = []
         marks = bytearray()
         pictures: list[tuple[int, np.ndarray]] = []
-        for segment in render(sample, self.frame):
+        for segment in segments:
             if segment.media is not None:
                 media, index = segment.media
                 pictures.append((len(ids), media.frames[list(dict.fromkeys(media.pairs[index]))]))

@@ -129,7 +129,7 @@ def composed(rng: Random, split: Split, taken: frozenset[str] = frozenset()) -> 
     return Offer(tool, request, Call(tool["name"], arguments))
 
 
-def _weather(rng: Random, split: Split) -> Offer:
+def weather(rng: Random, split: Split) -> Offer:
     city = draw(split, "weather", lambda: rng.choice(CITIES) if rng.random() < 0.5 else made_up_word(rng).capitalize())
     parameters = [PARAMETERS[0], *([PARAMETERS[16]] if rng.random() < 0.4 else [])]
     arguments: dict[str, Any] = {"city": city}
@@ -150,7 +150,7 @@ def _weather(rng: Random, split: Split) -> Offer:
     return Offer(_tool("get_weather", description, parameters, 1), request, Call("get_weather", arguments))
 
 
-def _lookup(rng: Random, split: Split) -> Offer:
+def lookup(rng: Random, split: Split) -> Offer:
     topic = draw(split, "lookup", lambda: word(rng) if rng.random() < 0.6 else f"{word(rng)} {word(rng)}")
     form = rng.choice(
         (
@@ -177,7 +177,7 @@ def _clock(rng: Random, split: Split) -> Offer:
     return Offer(_tool("get_time", "Get the current time", [], 0), request, Call("get_time", {}))
 
 
-KNOWN: tuple[Callable[[Random, Split], Offer], ...] = (_weather, _weather, _lookup, _lookup, _add, _clock)
+KNOWN: tuple[Callable[[Random, Split], Offer], ...] = (weather, weather, lookup, lookup, _add, _clock)
 
 
 def offers(rng: Random, split: Split, number: int) -> list[Offer]:
@@ -252,7 +252,7 @@ def tool_call(rng: Random, split: Split) -> Exchange:
 def parallel_calls(rng: Random, split: Split) -> Exchange:
     """Two or three calls in one reply: of different tools, or of one tool with other arguments."""
     if rng.random() < 0.35:
-        make = rng.choice((_weather, _lookup))
+        make = rng.choice((weather, lookup))
         first = make(rng, split)
         key = "city" if first.call.name == "get_weather" else "topic"
         values = [draw(split, "lookup", lambda: word(rng)) if key == "topic" else rng.choice(CITIES) for _ in range(rng.choice((2, 2, 3)))]
