@@ -1,0 +1,137 @@
+"""The checkpoint's `chat_template.jinja`: a conversation into prompt ids. Knows no HTTP; never renders a template a client sent.
+
+Control tokens come from the template only. Every string of the conversation is rendered with a mark behind each character that
+could open a control token, so that the spellings found afterwards are the template's own; the marks are then taken out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError, Undefined
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from lockstep.text.errors import CheckpointTextError, TextError
+from lockstep.text.history import Message, normalise
+from lockstep.text.thinking import Thinking
+from lockstep.text.tokenizer import THINK_CLOSE, THINK_OPEN, Tokenizer
+
+# A noncharacter of Unicode. Texts that hold it are escaped as well, so nothing is lost.
+_MARK = "\ufdd0"
+_BREAK, _LITERAL = _MARK + "1", _MARK + "0"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Ids of a rendered conversation; `in_reasoning` if the reply begins inside the think block."""
+
+    ids: tuple[int, ...]
+    in_reasoning: bool
+
+
+class ChatTemplate:
+    """One template with its tokenizer. Safe to use from several threads."""
+
+    def __init__(self, source: str, tokenizer: Tokenizer, where: str = "chat_template.jinja") -> None:
+        """Raise CheckpointTextError if the template does not compile or cannot render one user message."""
+        self._tokenizer = tokenizer
+        self._marks = str.maketrans({_MARK: _LITERAL} | {opener: opener + _BREAK for opener in tokenizer.openers})
+        try:
+            self._template = _environment().from_string(source)
+            self._effort_at, self._effort_lines = self._find_effort_line()
+        except (TemplateError, TextError) as error:
+            raise CheckpointTextError(f"{where}: cannot render one user message ({error}); needed: the template of this checkpoint") from None
+
+    @classmethod
+    def load(cls, directory: Path, tokenizer: Tokenizer) -> ChatTemplate:
+        """Read `chat_template.jinja` of a checkpoint folder."""
+        path = directory / "chat_template.jinja"
+        try:
+            return cls(path.read_text(encoding="utf-8"), tokenizer, str(path))
+        except OSError as error:
+            raise CheckpointTextError(f"{path}: not readable ({error.strerror}); download the file again") from None
+
+    def prompt(
+        self,
+        messages: Sequence[Message],
+        thinking: Thinking,
+        clear_thinking: bool | None = None,
+        add_generation_prompt: bool = True,
+    ) -> Prompt:
+        """Ids of a conversation. Raises TextError if the template refuses it or the text is no Unicode.
+
+        `messages` are validated messages of the OpenAI form. Thinking off is not a state the published template has: the effort
+        line is dropped and the think block closed.
+        """
+        names: dict[str, Any] = {"add_generation_prompt": add_generation_prompt, "enable_thinking": thinking.enabled}
+        if clear_thinking is not None:
+            names["clear_thinking"] = clear_thinking
+        pieces = self._render(normalise(messages), thinking.effort, names)
+        opened = pieces[-2:] == [THINK_OPEN, ""]
+        if not thinking.enabled:
+            self._drop_effort_line(pieces, thinking.effort)
+            if opened:
+                pieces += [THINK_CLOSE, ""]
+        return Prompt(self._ids(pieces), opened and thinking.enabled)
+
+    def _render(self, messages: Sequence[Message], effort: str, names: dict[str, Any]) -> list[str]:
+        """Marked text cut at the template's own control tokens: plain pieces at even places, spellings at odd ones."""
+        try:
+            marked = [self._marked(message) for message in messages]
+            return self._tokenizer.split(self._template.render(messages=marked, reasoning_effort=effort, **names))
+        except RecursionError:
+            raise TextError("the conversation is nested too deeply to render; needed: flat content and shallow call arguments") from None
+        except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+            raise TextError(f"the chat template cannot render this conversation: {str(error).replace(_BREAK, '')[:200]}") from None
+
+    def _find_effort_line(self) -> tuple[int, dict[str, str]]:
+        """Place among the pieces and text by level of the turn in which only the effort differs; place 0 if there is none."""
+        levels = ("low", "high", "max")
+        probes = [self._render([{"role": "user", "content": "x"}], level, {"add_generation_prompt": True}) for level in levels]
+        places = [place for place, words in enumerate(zip(*probes, strict=False)) if len(set(words)) > 1]
+        if len({len(probe) for probe in probes}) > 1 or len(places) != 1:
+            return 0, {}
+        return places[0], {level: probe[places[0]] for level, probe in zip(levels, probes, strict=True)}
+
+    def _drop_effort_line(self, pieces: list[str], effort: str) -> None:
+        """Take out the role token and its text, if the line stands as a turn of its own."""
+        at = self._effort_at
+        if at and len(pieces) > at and pieces[at] == self._effort_lines[effort]:
+            del pieces[at - 1 : at + 1]
+
+    def _marked(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return value.translate(self._marks)
+        if isinstance(value, dict):
+            return {self._marked(key): self._marked(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._marked(item) for item in value]
+        return value
+
+    def _ids(self, pieces: list[str]) -> tuple[int, ...]:
+        plain = self._tokenizer.encode_many([piece.replace(_BREAK, "").replace(_LITERAL, _MARK) for piece in pieces[0::2]])
+        ids = list(plain[0])
+        for spelling, piece in zip(pieces[1::2], plain[1:], strict=True):
+            ids.append(self._tokenizer.added[spelling])
+            ids += piece
+        return tuple(ids)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    """What published chat templates expect: block trimming, loop controls, `raise_exception`, JSON as clients wrote it."""
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    return environment
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, sort_keys: bool = False) -> str:
+    return json.dumps(None if isinstance(value, Undefined) else value, ensure_ascii=ensure_ascii, indent=indent, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> None:
+    raise TemplateError(message)
