@@ -17,7 +17,8 @@ from lockstep.cache import Sequence
 torch.set_num_threads(1)
 _PATH = Path(__file__).parents[1] / "fixtures" / "random_model.py"
 _SPEC = importlib.util.spec_from_file_location("random_model", _PATH)
-assert _SPEC is not None and _SPEC.loader is not None
+assert _SPEC is not None
+assert _SPEC.loader is not None
 random_model = sys.modules.setdefault("random_model", importlib.util.module_from_spec(_SPEC))
 _SPEC.loader.exec_module(random_model)
 
@@ -62,11 +63,12 @@ def alone(engine, prompt: list[int], reply: list[int]) -> Story:
     return story
 
 
-@pytest.fixture(scope="module", params=["dense experts", "EXL3 experts"])
+@pytest.fixture(scope="module", params=["dense experts", "EXL3 experts", "bf16 activations"])
 def told(request: pytest.FixtureRequest):
     """An engine and its stories told alone."""
-    weights = random_model.RandomWeights(7, coded_experts=request.param == "EXL3 experts")
-    engine = random_model.Engine(random_model.text_config(), weights)
+    weights = random_model.RandomWeights(7, coded_experts=request.param != "dense experts")
+    dtype = torch.bfloat16 if request.param == "bf16 activations" else torch.float32
+    engine = random_model.Engine(random_model.text_config(), weights, dtype=dtype)
     draw = random.Random(3)
     ids = lambda n: [draw.randrange(VOCAB) for _ in range(n)]  # noqa: E731
     return engine, [alone(engine, ids(n), ids(REPLY)) for n in PROMPTS]
@@ -99,7 +101,8 @@ def test_random_company_slices_windows_and_rejected_rows_change_nothing(told, se
         for telling in [t for t in ready if t.told == REPLY]:
             engine.release(telling.sequence)
             tellings.remove(telling)
-    assert rounds and partly_kept
+    assert rounds
+    assert partly_kept
 
 
 def prompt_slice(engine, telling: Telling, draw: random.Random) -> None:

@@ -12,8 +12,9 @@ class StateSlots:
     """Recurrent memory of `slots` sequences.
 
     `kda [layer, 2 slots, H, d, d]` fp32: slot s owns copies 2 s and 2 s + 1; the committed one is named by a parity bit, the other takes
-    the state after a window. `conv_tail [layer, slot, kernel - 1, 3 H d]` and `index_tail [layer, slot, index_kpool - 1, 2 index_head_dim]` hold the
-    newest rows before the committed end (zero before the first token), in `dtype`. `extra_layers` as in TokenPool.
+    the state after a window. `conv_tail [layer, slot, kernel - 1, 3 H d]` and `index_tail [layer, slot, index_kpool - 1,
+    2 index_head_dim]` hold the newest rows before the committed end (zero before the first token), in `dtype`.
+    `extra_layers` as in TokenPool.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Kimi delta attention layer: projections, convolution, gates, recurrence, gated norm. Whether it runs stepwise or in chunks is the memory's."""
+"""Kimi delta attention layer: projections, convolution, gates, gated norm. Stepwise or in chunks is the memory's choice, not known here."""
 
 from __future__ import annotations
 

@@ -27,7 +27,8 @@ class DenseMlp:
 
     def __call__(self, x: Tensor, rows: Rows) -> Tensor:
         """`[R, D]` to `[R, D]`; row by row, so nothing of `rows` is used."""
-        return self.down(swiglu(*self.gate_up(x).chunk(2, -1), self.limit))
+        gate, up = self.gate_up(x).chunk(2, -1)
+        return self.down(swiglu(gate, up, self.limit))
 
 
 class SparseMlp:

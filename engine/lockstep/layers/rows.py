@@ -25,10 +25,10 @@ class ScoredRows:
 class Rows:
     """`count` rows that carry tokens, followed by padding up to `padded`. Index tensors are int64.
 
-    `ids [padded]`; `positions` one per token row. `conv_index [padded, kernel]` and `member_index [padded, P]` point into the sources of
-    `RowMemory`. `latent_places`, `pool_places [padded]` say where a row stores its latent and the pool ending with it (padding and rows that
-    end no pool write to spare places). `keys [count, K']`, `key_bias [count, 1, K']` list each row's keys as if it selected pools 0, 1, ..;
-    `scored` names the rows whose selection must replace the first index_topk of them.
+    `ids [padded]`; `positions` one per token row. `conv_index [padded, kernel]` and `member_index [padded, P]` point into the
+    sources of `RowMemory`. `latent_places`, `pool_places [padded]` say where a row stores its latent and the pool ending with it
+    (padding and rows that end no pool write to spare places). `keys [count, K']`, `key_bias [count, 1, K']` list each row's keys as if
+    it selected pools 0, 1, ..; `scored` names the rows whose selection must replace the first index_topk of them.
     """
 
     count: int

@@ -34,7 +34,7 @@ Window = tuple[Sequence, Items[int]]
 
 @dataclass(frozen=True, slots=True)
 class RowOutput:
-    """What a pass returns for R rows: `hidden [R, D]` after the final norm, and `taps [len(taps), R, D]`, stream means after the asked layers."""
+    """What a pass returns for R rows: `hidden [R, D]` after the final norm; `taps [len(taps), R, D]`, stream means after those layers."""
 
     hidden: Tensor
     taps: Tensor
@@ -74,6 +74,7 @@ class GlmModel:
     """
 
     def __init__(self, params: Params, config: TextConfig) -> None:
+        _refuse_ragged(config)
         self.config, self.device, self.dtype = config, params.device, params.dtype
         trunk = params.under(TRUNK.rstrip("."))
         self.embedding = Embedding(trunk, config)
@@ -107,12 +108,13 @@ class GlmModel:
     def run_prompt(self, sequence: Sequence, ids: Items[int], taps: Items[int] = ()) -> RowOutput:
         """Run and commit prompt tokens behind `sequence`; returns the last row's hidden `[1, D]` and the taps of all n rows.
 
-        Raises ValueError if `sequence.length` is not a multiple of 64 (so only the last slice of a prompt may end off the grid), if `ids` is
-        empty or if the pages do not cover it.
+        Raises ValueError if `sequence.length` is not a multiple of 64 (so only the last slice of a prompt may end off the grid), if
+        `ids` is empty or if the pages do not cover it.
         """
         if sequence.length % PROMPT_ROWS or not ids:
             raise ValueError(
-                f"prompt slice of {len(ids)} tokens at position {sequence.length}; needed: at least one token, at a multiple of {PROMPT_ROWS}"
+                f"prompt slice of {len(ids)} tokens at position {sequence.length}; "
+                f"needed: at least one token, at a multiple of {PROMPT_ROWS}"
             )
         outputs = [self._prompt_tile(sequence, ids[at : at + PROMPT_ROWS], taps) for at in range(0, len(ids), PROMPT_ROWS)]
         return RowOutput(outputs[-1].hidden[-1:], torch.cat([output.taps for output in outputs], 1))
@@ -148,7 +150,8 @@ class GlmModel:
     @torch.inference_mode()
     def commit(self, windows: Items[Window], keep: Items[int]) -> None:
         """Keep the first `keep[w]` rows (0..n) of each window of the last `run_step`, whose `windows` these must be; else ValueError."""
-        if self._open is None or len(windows) != len(self._open[0]) or any(a[0] is not b[0] for a, b in zip(windows, self._open[0], strict=True)):
+        ran = [sequence.slot for sequence, _ in self._open[0]] if self._open else []
+        if self._open is None or [sequence.slot for sequence, _ in windows] != ran:
             raise ValueError("commit without a run_step over the same windows; needed: run_step first, then one commit")
         if len(keep) != len(windows) or any(not 0 <= kept <= len(ids) for kept, (_, ids) in zip(keep, windows, strict=True)):
             raise ValueError(f"keep {list(keep)} for windows of {[len(ids) for _, ids in windows]} rows; needed: 0..n each")
@@ -177,6 +180,20 @@ class GlmModel:
                 kept[index] = hyper_connection.collapse(streams)[: rows.count]
         hidden = self.norm(hyper_connection.collapse(streams))[: rows.count]
         return RowOutput(hidden, torch.stack([kept[index] for index in taps]) if taps else hidden.new_empty(0, *hidden.shape))
+
+
+def _refuse_ragged(config: TextConfig) -> None:
+    """Raise ValueError for widths at which vector code would end inside a row, so that a row's bits could depend on its place."""
+    needs = {
+        "linear heads x head_dim": (config.linear_num_heads * config.linear_head_dim, 32),
+        "n_routed_experts": (config.n_routed_experts, 4),
+        "hidden_size": (config.hidden_size, 4),
+        "intermediate_size": (config.intermediate_size, 4),
+        "moe_intermediate_size": (config.moe_intermediate_size, 4),
+    }
+    for name, (found, multiple) in needs.items():
+        if found % multiple:
+            raise ValueError(f"{name} is {found}; needed: a multiple of {multiple}, because rows are computed {STEP_ROWS} at a time")
 
 
 def _in_window_order(output: RowOutput, order: list[int], active: tuple[int, ...]) -> RowOutput:

@@ -1,7 +1,7 @@
 """Routed experts: every (row, slot) product on its own, combined in slot order. Knows no router and no storage format beyond its two.
 
-Dense experts multiply plain weights. EXL3 experts follow the format's five steps: input rotation rounded to fp16, product with the inner weight
-in fp32, output rotation in fp32.
+Dense experts multiply plain weights. EXL3 experts follow the format's five steps: input rotation rounded to fp16, product with the
+inner weight in fp32, output rotation in fp32.
 """
 
 from __future__ import annotations
@@ -51,9 +51,16 @@ def pack_exl3(gate: Sequence[Exl3Matrix], up: Sequence[Exl3Matrix], down: Sequen
     """Decode the inner weights of every expert. Raises ValueError if a matrix has a bias: experts have none."""
     if any(matrix.bias is not None for matrix in (*gate, *up, *down)):
         raise ValueError("an expert matrix carries a bias; needed: none")
-    inner = [tuple(pack(matrix.inner().float().T) for matrix in kind) for kind in (gate, up, down)]
-    suh, svh = ([torch.stack([getattr(m, side) for m in kind]) for kind in (gate, up, down)] for side in ("suh", "svh"))
-    return Exl3Experts(*inner, torch.stack(suh[:2]), torch.stack(svh[:2]), suh[2], svh[2])
+    inner = lambda kind: tuple(pack(matrix.inner().float().T) for matrix in kind)  # noqa: E731
+    return Exl3Experts(
+        gate=inner(gate),
+        up=inner(up),
+        down=inner(down),
+        in_suh=torch.stack([torch.stack([matrix.suh for matrix in kind]) for kind in (gate, up)]),
+        in_svh=torch.stack([torch.stack([matrix.svh for matrix in kind]) for kind in (gate, up)]),
+        down_suh=torch.stack([matrix.suh for matrix in down]),
+        down_svh=torch.stack([matrix.svh for matrix in down]),
+    )
 
 
 def apply(x: Tensor, chosen: Tensor, weights: Tensor, experts: DenseExperts | Exl3Experts, limit: float) -> Tensor:
@@ -62,5 +69,7 @@ def apply(x: Tensor, chosen: Tensor, weights: Tensor, experts: DenseExperts | Ex
     `chosen [R, k]` int64, `weights [R, k]` fp32. Which other rows chose the same expert does not change a bit.
     """
     plan = ref.plan(chosen)
-    product = ref.dense if isinstance(experts, DenseExperts) else ref.exl3
-    return ref.combine(product(x.index_select(0, plan.rows), plan, experts, limit), weights)
+    pairs = x.index_select(0, plan.rows)
+    if isinstance(experts, DenseExperts):
+        return ref.combine(ref.dense(pairs, plan, experts, limit), weights)
+    return ref.combine(ref.exl3(pairs, plan, experts, limit), weights)

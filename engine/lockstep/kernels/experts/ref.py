@@ -54,8 +54,9 @@ def plan(chosen: Tensor) -> Plan:
 
 def dense(x: Tensor, plan: Plan, experts: DenseExperts, limit: float) -> Tensor:
     """Expert outputs `[R k, D]` for the pairs' inputs."""
-    gate, up = _products(x, plan, experts.gate_up).chunk(2, -1)
-    return _products(swiglu(gate, up, limit), plan, experts.down)
+    gate, up = _tiles(x.index_select(0, plan.fill), plan, experts.gate_up).chunk(2, -1)
+    # exact: the activation runs on whole tiles, so vector code ends at a row's end whatever the expert width.
+    return _tiles(swiglu(gate, up, limit), plan, experts.down).index_select(0, plan.places)
 
 
 def exl3(x: Tensor, plan: Plan, experts: Exl3Experts, limit: float) -> Tensor:
@@ -70,9 +71,12 @@ def exl3(x: Tensor, plan: Plan, experts: Exl3Experts, limit: float) -> Tensor:
 
 def _products(x: Tensor, plan: Plan, weights: Sequence[Packed]) -> Tensor:
     """Each pair's row times its expert's weight, `[R k, out]`, tile by tile."""
-    parts = x.index_select(0, plan.fill).split(STEP_ROWS)
-    product = torch.cat([linear(part, weights[expert]) for part, expert in zip(parts, plan.tiles, strict=True)])
-    return product.index_select(0, plan.places)
+    return _tiles(x.index_select(0, plan.fill), plan, weights).index_select(0, plan.places)
+
+
+def _tiles(x: Tensor, plan: Plan, weights: Sequence[Packed]) -> Tensor:
+    """Tile rows times their tile's expert, `[8 tiles, out]`."""
+    return torch.cat([linear(part, weights[expert]) for part, expert in zip(x.split(STEP_ROWS), plan.tiles, strict=True)])
 
 
 def combine(outputs: Tensor, weights: Tensor) -> Tensor:

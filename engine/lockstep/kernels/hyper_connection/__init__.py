@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
 from functools import lru_cache
 
 import numpy as np
@@ -64,7 +63,7 @@ def site(fn: Tensor, scale: Tensor, base: Tensor, hc_eps: float, norm_eps: float
 def _host_steps(streams: int, eps: float, sinkhorn: int) -> tuple[np.ndarray, ...]:
     rows, columns = host.adders(streams, eps)
     steps = (columns, rows) * (sinkhorn - 1) + (columns,)
-    counts = tuple(range(STEP_ROWS, 4 * STEP_ROWS + 1, STEP_ROWS)) + (PROMPT_ROWS,)
+    counts = (*range(STEP_ROWS, 4 * STEP_ROWS + 1, STEP_ROWS), PROMPT_ROWS)
     return steps if host.rows_are_independent(steps, counts) else ()
 
 

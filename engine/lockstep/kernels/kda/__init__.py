@@ -29,12 +29,14 @@ def step_window(
 ) -> None:
     """Run windows of S sequences row by row from `state[base[s]]` and store the final states in `state[scratch[s]]`.
 
-    `state [N, H, dk, dv]` fp32; `base`, `scratch [S]` int64. `rows` = q, k, v, log decay `[R, H, d]` and beta `[R, H, 1]`, fp32, ordered step
-    by step: first the first row of every window, then the second of every window that has one, and so on; windows are sorted so
-    that step j covers sequences 0 .. active[j] - 1. Row outputs go to `out [>= R, H, dv]` fp32.
+    `state [N, H, dk, dv]` fp32; `base`, `scratch [S]` int64. `rows` = q, k, v, log decay `[R, H, d]` and beta `[R, H, 1]`, fp32,
+    ordered step by step: first the first row of every window, then the second of every window that has one, and so on; windows are
+    sorted so that step j covers sequences 0 .. active[j] - 1. Row outputs go to `out [>= R, H, dv]` fp32.
     """
     if state.dtype.itemsize != 4 or sum(active) > out.shape[0] or base.shape != scratch.shape or active[0] != base.shape[0]:
-        raise ValueError(f"state {state.dtype}, active {list(active)}, {base.shape[0]} sequences, out {tuple(out.shape)} do not fit together")
+        raise ValueError(
+            f"state {state.dtype}, active {list(active)}, {base.shape[0]} sequences, out {tuple(out.shape)} do not fit together"
+        )
     ref.step_window(state, base, scratch, rows, active, out)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -32,7 +32,7 @@ def safe_tiles(weight: Tensor, step_rows: int, prompt_rows: int) -> dict[int, in
     return dict(_safe_tiles(tuple(weight.shape), weight.dtype, weight.device, step_rows, prompt_rows))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _safe_tiles(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, step_rows: int, prompt_rows: int
 ) -> tuple[tuple[int, int], ...]:
@@ -70,7 +70,7 @@ def batched(a: Tensor, b: Tensor) -> Tensor:
     return torch.cat([torch.bmm(a[i : i + 1], b[i : i + 1]) for i in range(a.shape[0])])
 
 
-@lru_cache(maxsize=None)
+@cache
 def _batch_is_free(left: torch.Size, right: torch.Size, row_major: tuple[bool, bool], dtype: torch.dtype, device: torch.device) -> bool:
     """True if products of this shape have the same bits in every batch of 1..64 that was tried."""
     generator = torch.Generator().manual_seed(0)

@@ -1,0 +1,90 @@
+"""Hyper-connection mixes against the published formulas in float64, written out with loops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from lockstep.kernels.hyper_connection import collapse, host, merge, ref, site, split
+
+torch.set_num_threads(1)
+H, D = 4, 64
+
+
+def parameters() -> tuple[Tensor, Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(2)
+    return torch.randn(24, H * D, generator=draw) * 0.1, torch.randn(3, generator=draw), torch.randn(24, generator=draw)
+
+
+def published(streams: Tensor, fn: Tensor, scale: Tensor, base: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    s, fn, scale, base = streams.double(), fn.double(), scale.double(), base.double()
+    flat = s.flatten(1)
+    y = (flat / (flat.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()) @ fn.T
+    pre = torch.sigmoid(y[:, :4] * scale[0] + base[:4]) + 1e-6
+    post = 2 * torch.sigmoid(y[:, 4:8] * scale[1] + base[4:8])
+    comb = torch.softmax((y[:, 8:] * scale[2] + base[8:]).view(-1, 4, 4), -1) + 1e-6
+    comb = comb / (comb.sum(1, keepdim=True) + 1e-6)
+    for _ in range(19):
+        comb = comb / (comb.sum(2, keepdim=True) + 1e-6)
+        comb = comb / (comb.sum(1, keepdim=True) + 1e-6)
+    return (pre.unsqueeze(-1) * s).sum(1), post, comb
+
+
+@pytest.mark.parametrize("rows", [8, 24, 64])
+@pytest.mark.parametrize("on_host", [True, False])
+def test_split_has_the_published_values(rows: int, on_host: bool) -> None:
+    at = site(*(fn_scale_base := parameters()), 1e-6, 1e-5, 20)
+    at = at if on_host else replace(at, host_steps=())
+    streams = torch.randn(rows, H, D)
+    for found, wanted in zip(split(streams, at), published(streams, *fn_scale_base), strict=True):
+        assert torch.allclose(found.double(), wanted, atol=2e-6)
+
+
+def test_merge_feeds_incoming_stream_i_to_outgoing_stream_j_by_comb_i_j() -> None:
+    streams, branch, post, comb = torch.randn(8, H, D), torch.randn(8, D), torch.rand(8, H), torch.rand(8, H, H)
+    found = merge(streams, branch, post, comb).double()
+    for j in range(H):
+        wanted = post[:, j, None].double() * branch.double()
+        for i in range(H):
+            wanted = wanted + comb[:, i, j, None].double() * streams[:, i].double()
+        assert torch.allclose(found[:, j], wanted, atol=1e-5)
+
+
+def test_collapse_is_the_plain_mean() -> None:
+    streams = torch.randn(8, H, D)
+    assert torch.allclose(collapse(streams).double(), streams.double().mean(1), atol=1e-6)
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+def test_a_rows_bits_do_not_depend_on_count_and_place(on_host: bool) -> None:
+    at = site(*parameters(), 1e-6, 1e-5, 20)
+    at = at if on_host else replace(at, host_steps=())
+    row = torch.randn(H, D)
+    seen = set()
+    for rows, place in [(8, 0), (8, 7), (16, 9), (32, 31)]:
+        streams = torch.randn(rows, H, D) * 10
+        streams[place] = row
+        seen.add(b"".join(part[place].numpy().tobytes() for part in split(streams, at)))
+    assert len(seen) == 1
+
+
+def test_the_host_check_notices_rows_that_depend_on_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, columns = host.adders(4, 1e-6)
+    plain = host.sinkhorn
+    assert host.rows_are_independent((columns, rows), (8, 16))
+    monkeypatch.setattr(host, "sinkhorn", lambda comb, steps: plain(comb, steps) * (1 + 1e-3 * comb.mean()))
+    assert not host.rows_are_independent((columns, rows), (8, 16))
+
+
+def test_host_and_plain_sinkhorn_agree() -> None:
+    at = site(*parameters(), 1e-6, 1e-5, 20)
+    comb = torch.rand(8, 16)
+    assert torch.allclose(host.sinkhorn(comb, at.host_steps), ref.sinkhorn(comb.clone(), at), atol=1e-6)
+
+
+def test_a_site_of_another_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match="hyper-connection base"):
+        site(torch.randn(23, 64), torch.randn(3), torch.randn(23), 1e-6, 1e-5, 20)

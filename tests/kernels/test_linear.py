@@ -1,0 +1,79 @@
+"""Products in row tiles: values, independence of rows, and that the check notices a library that is not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from lockstep.kernels.linear import PROMPT_ROWS, STEP_ROWS, Packed, batched, linear, pack, ref
+
+torch.set_num_threads(1)
+COUNTS = [8, 16, 24, 32, 64]
+
+
+@pytest.mark.parametrize("rows", COUNTS)
+@pytest.mark.parametrize("shape", [(452, 256), (24, 1024), (100, 48), (3, 40, 32)])
+def test_values_are_those_of_float64(rows: int, shape: tuple[int, ...]) -> None:
+    weight = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    x = torch.randn(rows, *shape[:-2], shape[-1])
+    equation = "rk,nk->rn" if len(shape) == 2 else "rhk,hnk->rhn"
+    wanted = torch.einsum(equation, x.double(), weight.double())
+    assert torch.allclose(linear(x, pack(weight)).double(), wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(452, 256), (24, 1024), (100, 48), (16, 256), (3, 40, 32)])
+def test_a_rows_bits_are_the_same_at_every_count_and_place(shape: tuple[int, ...]) -> None:
+    packed = pack(torch.randn(shape))
+    row = torch.randn(*shape[:-2], shape[-1])
+    seen = set()
+    for rows in COUNTS[:-1]:
+        for place in {0, 1, rows // 2, rows - 1}:
+            x = torch.randn(rows, *row.shape) * 100
+            x[place] = row
+            seen.add(linear(x, packed)[place].numpy().tobytes())
+    assert len(seen) == 1
+
+
+def test_the_check_notices_rows_that_depend_on_their_place_or_neighbours() -> None:
+    x, weight = torch.randn(8, 32), torch.randn(32, 16)
+    place = torch.arange(8.0).unsqueeze(1) * 1e-3
+    assert ref.rows_are_independent(ref.linear, x, weight)
+    assert not ref.rows_are_independent(lambda x, w, t: x @ w + place, x, weight)
+    assert not ref.rows_are_independent(lambda x, w, t: x @ w + x.mean(), x, weight)
+
+
+def test_a_dependent_library_is_called_one_row_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def dependent(x: Tensor, weight: Tensor, tile: int) -> Tensor:
+        calls.append(tile)
+        return x @ weight + (x.mean() if tile > 1 else 0)
+
+    monkeypatch.setattr(ref, "linear", dependent)
+    ref._safe_tiles.cache_clear()
+    try:
+        packed = pack(torch.randn(16, 32))
+    finally:
+        ref._safe_tiles.cache_clear()
+    assert packed.tiles == dict.fromkeys([PROMPT_ROWS, *range(STEP_ROWS, 33, STEP_ROWS)], 1)
+    assert len(calls) > 1
+
+
+def test_one_row_at_a_time_gives_the_same_values() -> None:
+    x, packed = torch.randn(24, 32), pack(torch.randn(16, 32))
+    single = Packed(packed.weight, dict.fromkeys(COUNTS, 1))
+    assert torch.allclose(linear(x, single), linear(x, packed), atol=1e-5)
+
+
+def test_a_row_count_off_the_tiles_is_refused() -> None:
+    with pytest.raises(ValueError, match="7 rows; needed: 8, 16, 24, 32"):
+        linear(torch.randn(7, 32), pack(torch.randn(16, 32)))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 31, 64, 70])
+def test_a_batched_product_does_not_depend_on_the_batch(count: int) -> None:
+    a, b = torch.randn(70, 4, 64), torch.randn(70, 288, 64).transpose(1, 2)
+    whole = batched(a, b)
+    assert torch.equal(batched(a[:count], b[:count]), whole[:count])
+    assert torch.allclose(whole.double(), a.double() @ b.double(), atol=1e-4)
