@@ -18,7 +18,7 @@ HEADS = (
 NEEDLE = "The secret code of {n} is {c}."
 ONE = ("What is the secret code of {n}?", "Tell me the secret code of {n}.", "Which secret code does {n} have?")
 ALL = ("What are the secret codes of {n}?", "Tell me the secret codes of {n}.", "List the secret codes of {n}.")
-TOKENS_PER_SENTENCE = 11
+TOKENS_PER_SENTENCE = 9
 
 
 def _pair(rng: Random) -> tuple[str, int]:

@@ -230,6 +230,10 @@ def _result(rng: Random, call: Call) -> tuple[str, str]:
     return to_json(record), f"The tool {call.name} says: " + ", ".join(f"{key} is {value}" for key, value in record.items()) + "."
 
 
+def _lowered(request: str) -> str:
+    return request if request.startswith("I ") else request[0].lower() + request[1:]
+
+
 def _asked(rng: Random, split: Split, wanted: int, declared: int) -> tuple[str, tuple[Call, ...], tuple[Tool, ...]]:
     chosen = offers(rng, split, declared)
     tools = [offer.tool for offer in chosen]
@@ -237,7 +241,7 @@ def _asked(rng: Random, split: Split, wanted: int, declared: int) -> tuple[str, 
     rng.shuffle(tools)
     request = picked[0].request
     if wanted > 1:
-        rests = [offer.request[0].lower() + offer.request[1:] for offer in picked[1:]]
+        rests = [_lowered(offer.request) for offer in picked[1:]]
         joint = rng.choice((" Also, ", " And ", " Then "))
         request = joint.join([request, *rests])
     return request, tuple(offer.call for offer in picked), tuple(tools)
