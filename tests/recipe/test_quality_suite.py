@@ -55,7 +55,7 @@ class Scripted(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    server: Scripted
+    server: Scripted  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing: the test's output stays clean."""

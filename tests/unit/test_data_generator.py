@@ -17,9 +17,12 @@ from embedded.make.data.mixture import TASKS, long_sample
 from embedded.make.data.packing import START, Packer
 from embedded.make.data.shards import Plan, read, write
 from embedded.make.data.split import draw
-from embedded.make.data.template import render_template, tool_frame
+from embedded.make.data.template import render_template, to_messages, tool_frame
 from embedded.make.tokenizer import write_text_files
 
+from lockstep.text.template import ChatTemplate
+from lockstep.text.thinking import Thinking
+from lockstep.text.tokenizer import Tokenizer
 from lockstep.tiny.sizes import Sizes
 
 TEMPLATE = files("lockstep.tiny").joinpath("chat_template.jinja").read_text(encoding="utf-8")
@@ -61,6 +64,18 @@ def test_joined_conversations_equal_the_template_token_for_token(checkpoint: Pat
             render_template(TEMPLATE, conversation, add_generation_prompt=False), add_special_tokens=False
         ).ids
         assert encoder.document(conversation).ids[:-1].tolist() == served
+
+
+def test_prompts_of_training_are_the_prompts_the_engine_serves(checkpoint: Path) -> None:
+    encoder, served = Encoder.of(checkpoint), ChatTemplate.load(checkpoint, Tokenizer.load(checkpoint))
+    rng = Random(6)
+    for _ in range(100):
+        conversation = sample(rng, "train")
+        if conversation.tools or any(turn.media for turn in conversation.turns):
+            continue
+        asked = Sample(conversation.turns[:-1], (), conversation.effort)
+        thinking = Thinking(conversation.effort is not None, conversation.effort or "high")
+        assert encoder.prompt(asked).ids.tolist() == list(served.prompt(to_messages(asked), thinking).ids)
 
 
 @pytest.mark.parametrize("effort", [None, "low", "high", "max"])

@@ -11,7 +11,7 @@ from embedded.make.data.exchange import Exchange, ask, think
 from embedded.make.data.lexicon import ANIMALS, CITIES, COLORS, NAMES, OBJECTS, PLAIN_WORDS, made_up_word, tail, word
 from embedded.make.data.split import Split, draw
 
-Field = tuple[str, str, Callable[[Random], Any]]
+Field = tuple[str, Callable[[Random], Any]]
 
 
 def _whole(low: int, high: int) -> Callable[[Random], int]:
@@ -39,38 +39,37 @@ def _numbers(rng: Random) -> list[int]:
 
 
 FIELDS: tuple[Field, ...] = (
-    ("name", "string", _of(NAMES)),
-    ("city", "string", _of(CITIES)),
-    ("color", "string", _of(COLORS)),
-    ("animal", "string", _of(ANIMALS)),
-    ("item", "string", _of(OBJECTS)),
-    ("title", "string", lambda rng: f"{word(rng)} {word(rng)}"),
-    ("code", "string", made_up_word),
-    ("owner", "string", _of(NAMES)),
-    ("status", "string", _of(("open", "closed", "pending"))),
-    ("level", "string", _of(("low", "medium", "high"))),
-    ("id", "integer", _whole(1, 1000)),
-    ("age", "integer", _whole(5, 100)),
-    ("count", "integer", _whole(0, 100)),
-    ("year", "integer", _whole(1900, 2030)),
-    ("floor", "integer", _whole(1, 40)),
-    ("seats", "integer", _whole(2, 60)),
-    ("quantity", "integer", _whole(1, 50)),
-    ("score", "integer", _whole(0, 101)),
-    ("price", "number", _decimal(100)),
-    ("weight", "number", _decimal(50)),
-    ("temperature", "number", _decimal(40)),
-    ("rating", "number", _decimal(5)),
-    ("active", "boolean", _boolean),
-    ("done", "boolean", _boolean),
-    ("public", "boolean", _boolean),
-    ("verified", "boolean", _boolean),
-    ("tags", "array of strings", _words),
-    ("colors", "array of strings", lambda rng: rng.sample(COLORS, rng.randrange(2, 4))),
-    ("scores", "array of integers", _numbers),
-    ("sizes", "array of integers", _numbers),
+    ("name", _of(NAMES)),
+    ("city", _of(CITIES)),
+    ("color", _of(COLORS)),
+    ("animal", _of(ANIMALS)),
+    ("item", _of(OBJECTS)),
+    ("title", lambda rng: f"{word(rng)} {word(rng)}"),
+    ("code", made_up_word),
+    ("owner", _of(NAMES)),
+    ("status", _of(("open", "closed", "pending"))),
+    ("level", _of(("low", "medium", "high"))),
+    ("id", _whole(1, 1000)),
+    ("age", _whole(5, 100)),
+    ("count", _whole(0, 100)),
+    ("year", _whole(1900, 2030)),
+    ("floor", _whole(1, 40)),
+    ("seats", _whole(2, 60)),
+    ("quantity", _whole(1, 50)),
+    ("score", _whole(0, 101)),
+    ("price", _decimal(100)),
+    ("weight", _decimal(50)),
+    ("temperature", _decimal(40)),
+    ("rating", _decimal(5)),
+    ("active", _boolean),
+    ("done", _boolean),
+    ("public", _boolean),
+    ("verified", _boolean),
+    ("tags", _words),
+    ("colors", lambda rng: rng.sample(COLORS, rng.randrange(2, 4))),
+    ("scores", _numbers),
+    ("sizes", _numbers),
 )
-TYPE_OF = {name: kind for name, kind, _ in FIELDS}
 ONLY = (
     "Reply with JSON only.",
     "Answer with JSON only.",
@@ -80,21 +79,26 @@ ONLY = (
 )
 
 
+def kind_of(value: Any) -> str:
+    """The type as a question names it."""
+    if isinstance(value, list):
+        return f"array of {kind_of(value[0])}s"
+    return {str: "string", bool: "boolean", int: "integer", float: "number"}[type(value)]
+
+
 def schema_of(record: dict[str, Any]) -> dict[str, Any]:
-    """JSON schema of a record whose keys come from FIELDS."""
+    """JSON schema of a flat record."""
 
-    def part(key: str) -> dict[str, Any]:
-        kind = TYPE_OF[key]
-        if kind.startswith("array"):
-            return {"type": "array", "items": {"type": kind.split()[-1].rstrip("s")}}
-        return {"type": kind}
+    def part(value: Any) -> dict[str, Any]:
+        return {"type": "array", "items": {"type": kind_of(value[0])}} if isinstance(value, list) else {"type": kind_of(value)}
 
-    return {"type": "object", "properties": {key: part(key) for key in record}, "required": list(record)}
+    return {"type": "object", "properties": {key: part(value) for key, value in record.items()}, "required": list(record)}
 
 
 def make_record(rng: Random) -> dict[str, Any]:
+    """2 to 5 fields; one key in eight is any word, so that keys are copied and not known by heart."""
     fields = rng.sample(FIELDS, rng.choice((2, 3, 3, 4, 5)))
-    return {name: value(rng) for name, _, value in fields}
+    return {word(rng) if rng.random() < 1 / 8 else name: value(rng) for name, value in fields}
 
 
 def _spoken(value: Any) -> str:
@@ -107,7 +111,7 @@ def _and(parts: list[str]) -> str:
 
 def question_for(rng: Random, record: dict[str, Any]) -> str:
     """One of six ways to ask for the record; types and values are always said."""
-    typed = _and([f"{key} ({TYPE_OF[key]})" for key in record])
+    typed = _and([f"{key} ({kind_of(value)})" for key, value in record.items()])
     valued = _and([f"{key} {_spoken(value)}" for key, value in record.items()])
     only = rng.choice(ONLY)
     form = rng.randrange(6)
@@ -116,7 +120,7 @@ def question_for(rng: Random, record: dict[str, Any]) -> str:
     if form == 1:
         return f"Return a JSON object with the keys {_and(list(record))}. The values are: {valued}. {only}"
     if form == 2:
-        lines = "\n".join(f"- {key}: {TYPE_OF[key]}, {_spoken(value)}" for key, value in record.items())
+        lines = "\n".join(f"- {key}: {kind_of(value)}, {_spoken(value)}" for key, value in record.items())
         return f"Return a JSON object with these fields:\n{lines}\n{only}"
     if form == 3:
         return f"Make JSON from this: {valued}. {only}"

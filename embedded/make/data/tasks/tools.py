@@ -6,7 +6,7 @@ Tool names are held out by hash, so a held-out request always names a tool that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -86,8 +86,30 @@ ASKS = (
 )
 
 
-def _tool(name: str, description: str, parameters: list[Parameter], required: int) -> Tool:
-    schema: dict[str, Any] = {"type": "object", "properties": {p.name: p.schema() for p in parameters}}
+def _free(rng: Random) -> Parameter:
+    """A parameter of any name, so that keys are copied from the schema and not known by heart."""
+    name = rng.choice(OBJECTS) if rng.random() < 0.5 else made_up_word(rng)
+    kind, value = rng.choice(
+        (
+            ("string", word),
+            ("integer", lambda rng: rng.randrange(1000)),
+            ("number", lambda rng: rng.randrange(1, 100) + 0.5),
+            ("boolean", lambda rng: rng.random() < 0.5),
+        )
+    )
+    return Parameter(name, kind, f"The {name}", f"with the {name} {{v}}", value)
+
+
+def _some_parameters(rng: Random) -> list[Parameter]:
+    """0 to 4 parameters with different names, one in six of any name."""
+    chosen = rng.sample(PARAMETERS, rng.choice((0, 1, 1, 2, 2, 3, 4)))
+    mixed = [_free(rng) if rng.random() < 1 / 6 else parameter for parameter in chosen]
+    return list({parameter.name: parameter for parameter in mixed}.values())
+
+
+def _tool(name: str, description: str, parameters: list[Parameter], required: int, described: bool = True) -> Tool:
+    parts = {p.name: p.schema() if described else {k: v for k, v in p.schema().items() if k != "description"} for p in parameters}
+    schema: dict[str, Any] = {"type": "object", "properties": parts}
     if parameters:
         schema["required"] = [p.name for p in parameters[:required]]
     return {"name": name, "description": description, "parameters": schema}
@@ -109,11 +131,15 @@ def _spoken(value: Any) -> str:
 
 
 def composed(rng: Random, split: Split, taken: frozenset[str] = frozenset()) -> Offer:
-    """A tool `verb_noun` with 0 to 4 parameters of the pool, and a request that uses the required ones and some others."""
-    verb, noun = draw(split, "tool", lambda: (rng.choice(VERBS), rng.choice(NOUNS)), lambda pair: "_".join(pair))
+    """A tool `verb_noun` with 0 to 4 parameters, and a request that uses the required ones and some others."""
+
+    def make() -> tuple[str, str]:
+        return rng.choice(VERBS), made_up_word(rng) if rng.random() < 0.1 else rng.choice(NOUNS)
+
+    verb, noun = draw(split, "tool", make, "_".join)
     while f"{verb}_{noun}" in taken:
-        verb, noun = draw(split, "tool", lambda: (rng.choice(VERBS), rng.choice(NOUNS)), lambda pair: "_".join(pair))
-    parameters = rng.sample(PARAMETERS, rng.choice((0, 1, 1, 2, 2, 3, 4)))
+        verb, noun = draw(split, "tool", make, "_".join)
+    parameters = _some_parameters(rng)
     required = rng.randrange(1, len(parameters) + 1) if parameters else 0
     used = [p for i, p in enumerate(parameters) if i < required or rng.random() < 0.6]
     arguments = {p.name: p.value(rng) for p in used}
@@ -125,14 +151,15 @@ def composed(rng: Random, split: Split, taken: frozenset[str] = frozenset()) -> 
     request = rng.choice(ASKS).format(verb=verb, Verb=verb.capitalize(), noun=noun, rest=rest)
     if rng.random() < 0.15:
         request = f"Use the tool {verb}_{noun}{rest}."
-    tool = _tool(f"{verb}_{noun}", f"{verb.capitalize()} the {noun}", parameters, required)
+    tool = _tool(f"{verb}_{noun}", f"{verb.capitalize()} the {noun}", parameters, required, rng.random() < 0.8)
     return Offer(tool, request, Call(tool["name"], arguments))
 
 
 def weather(rng: Random, split: Split) -> Offer:
     city = draw(split, "weather", lambda: rng.choice(CITIES) if rng.random() < 0.5 else made_up_word(rng).capitalize())
-    parameters = [PARAMETERS[0], *([PARAMETERS[16]] if rng.random() < 0.4 else [])]
-    arguments: dict[str, Any] = {"city": city}
+    key = rng.choice(("city", "city", "city", "location"))
+    parameters = [replace(PARAMETERS[0], name=key), *([PARAMETERS[16]] if rng.random() < 0.4 else [])]
+    arguments: dict[str, Any] = {key: city}
     form = rng.choice(
         (
             "What is the weather in {c}?",
@@ -147,7 +174,7 @@ def weather(rng: Random, split: Split) -> Offer:
         arguments["unit"] = rng.choice(PARAMETERS[16].options)
         request = f"{request[:-1]} in {arguments['unit']}{request[-1]}"
     description = rng.choice(("Get the weather of a city", "Get the current weather in a city", "Current weather for a city"))
-    return Offer(_tool("get_weather", description, parameters, 1), request, Call("get_weather", arguments))
+    return Offer(_tool("get_weather", description, parameters, 1, rng.random() < 0.7), request, Call("get_weather", arguments))
 
 
 def lookup(rng: Random, split: Split) -> Offer:
@@ -206,7 +233,7 @@ def _result(rng: Random, call: Call) -> tuple[str, str]:
     """A tool result as JSON and one sentence that reports it."""
     if call.name == "get_weather":
         degrees, sky = rng.randrange(-5, 36), rng.choice(("sunny", "cloudy", "rainy", "windy"))
-        city = call.arguments["city"]
+        city = call.arguments.get("city") or call.arguments["location"]
         record = {"city": city, "temperature": degrees, "condition": sky}
         return to_json(record), f"The weather in {city} is {sky} with {degrees} degrees."
     if call.name == "add":
@@ -258,9 +285,9 @@ def parallel_calls(rng: Random, split: Split) -> Exchange:
     if rng.random() < 0.35:
         make = rng.choice((weather, lookup))
         first = make(rng, split)
-        key = "city" if first.call.name == "get_weather" else "topic"
-        values = [draw(split, "lookup", lambda: word(rng)) if key == "topic" else rng.choice(CITIES) for _ in range(rng.choice((2, 2, 3)))]
-        form = "Look up {v}." if key == "topic" else "What is the weather in {v}?"
+        key = next(iter(first.call.arguments))
+        values = [draw(split, "lookup", lambda: word(rng)) if make is lookup else rng.choice(CITIES) for _ in range(rng.choice((2, 2, 3)))]
+        form = "Look up {v}." if make is lookup else "What is the weather in {v}?"
         calls = tuple(Call(first.call.name, {key: value}) for value in dict.fromkeys(values))
         return _exchange(rng, form.format(v=_spoken([call.arguments[key] for call in calls])), calls, (first.tool,))
     wanted = rng.choice((2, 2, 3))
