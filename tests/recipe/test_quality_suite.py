@@ -226,3 +226,8 @@ def test_every_bundled_case_has_its_own_question_within_a_set() -> None:
             continue
         cases = [json.dumps(case["messages"]) for case in suite.bundled(name)]
         assert len(set(cases)) == len(cases)
+
+
+def test_without_a_running_server_a_base_url_is_asked_for() -> None:
+    with pytest.raises(Failure, match="no server of this installation runs"):
+        quality.run([], Ui({}))

@@ -27,16 +27,16 @@ def _lengths(text: str) -> tuple[int, ...]:
 
 
 def parser(base_url: str) -> argparse.ArgumentParser:
-    """`base_url` is the default: this installation's own server."""
+    """`base_url` is the default: this installation's own server, empty if none runs."""
     made = _Parser(prog="./start.sh verify quality", description=__doc__)
-    made.add_argument("--base-url", default=base_url, help="server to ask (default: %(default)s)")
+    made.add_argument("--base-url", default=base_url, help="server to ask (default: the one this installation runs)")
     made.add_argument("--json", type=Path, help="write the whole result to this file")
     made.add_argument("--only", default="", help="checks to run, separated by commas")
     made.add_argument("--needle-tokens", type=_lengths, default=suite.NEEDLE_TOKENS, help="prompt lengths of the needle check")
     return made
 
 
-def run(arguments: Sequence[str], ui: Ui, base_url: str, key: str = "") -> int:
+def run(arguments: Sequence[str], ui: Ui, base_url: str = "", key: str = "") -> int:
     """0 if every check that ran passed, else 1. Raises Failure E_CONFIG or E_API.
 
     `key` is that of this installation; another server's key comes from the environment.
@@ -44,6 +44,8 @@ def run(arguments: Sequence[str], ui: Ui, base_url: str, key: str = "") -> int:
     chosen = parser(base_url).parse_args(arguments)
     options = suite.Options(tuple(name for name in chosen.only.split(",") if name), chosen.needle_tokens)
     suite.chosen(options)
+    if not chosen.base_url:
+        raise Failure("E_API", found="no server of this installation runs", needed="./start.sh first, or --base-url")
     own = key if chosen.base_url == base_url else ""
     server = probe(parse_url(chosen.base_url, os.environ.get(KEY_VARIABLE, "") or own))
     ui.headline(f"quality of {server.model} at {server.host}:{server.port}")

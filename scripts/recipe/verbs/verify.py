@@ -1,0 +1,20 @@
+"""verify: measures the running server, or another one, against bundled expectations. Knows which suites there are, none of their checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from recipe import server
+from recipe.failure import Failure
+from recipe.job import Job
+from recipe.verbs import quality
+
+
+def verify(job: Job, words: Sequence[str]) -> int:
+    """`verify quality [OPTIONS]`. Exit status 0 if everything that was checked passed, 1 if not."""
+    if not words or words[0] != "quality":
+        raise Failure("E_CONFIG", found=f"verify {' '.join(words)}".strip(), needed="verify quality; add --help for its options")
+    record = server.find(job.places)
+    if record is None:
+        return quality.run(words[1:], job.ui)
+    return quality.run(words[1:], job.ui, record.launch.url, record.launch.key())
