@@ -1,0 +1,81 @@
+"""Runs external commands and starts the server process. Knows nothing of what they do."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+GRACE_S = 5
+
+
+@dataclass(frozen=True)
+class Done:
+    status: int
+    output: str
+
+
+def find(tool: str, environment: Mapping[str, str]) -> str | None:
+    """Full path of a tool on PATH."""
+    return shutil.which(tool, path=environment.get("PATH"))
+
+
+def ask(argv: Sequence[str], environment: Mapping[str, str], *, timeout_s: float) -> Done:
+    """Run a short question; output and errors together. Status 127 where the tool is missing, 124 where it did not answer in time."""
+    try:
+        done = subprocess.run(
+            list(argv), env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout_s, check=False
+        )
+    except FileNotFoundError:
+        return Done(127, f"{argv[0]} is not installed")
+    except subprocess.TimeoutExpired:
+        return Done(124, f"{argv[0]} did not answer within {timeout_s:g} s")
+    return Done(done.returncode, done.stdout.decode("utf-8", "replace"))
+
+
+def run(argv: Sequence[str], environment: Mapping[str, str], *, log: Path, cwd: Path | None = None) -> int:
+    """Run a command to its end, its output appended to `log`; returns its status (127: not installed).
+
+    It gets its own process group, and an interrupt of this program ends the whole group, so that no half of it works on.
+    """
+    with log.open("ab") as output:
+        output.write(f"$ {' '.join(argv)}\n".encode())
+        output.flush()
+        try:
+            process = subprocess.Popen(
+                list(argv), env=dict(environment), cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        except FileNotFoundError:
+            output.write(f"{argv[0]}: not found\n".encode())
+            return 127
+        try:
+            return process.wait()
+        except BaseException:
+            _end_group(process)
+            raise
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def start(argv: Sequence[str], environment: Mapping[str, str], *, log: Path, cwd: Path) -> int:
+    """Start a server in a session of its own, output appended to `log`; returns its process number. Raises OSError."""
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            list(argv), env=dict(environment), cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    # The server outlives this program; the kernel's tables are asked about it, not this object.
+    process.returncode = 0
+    return process.pid

@@ -1,0 +1,147 @@
+"""Command line of the host side: one verb, settings, then the verb's own module. Turns failures into texts and exit statuses."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from recipe import config, interrupts
+from recipe.codes import CODES
+from recipe.failure import Failure
+from recipe.interrupts import Interrupted
+from recipe.job import Job
+from recipe.ui import Ui
+
+ROOT = Path(__file__).resolve().parents[2]
+SIGNAL_BASE = 128
+Run = Callable[[Job, Sequence[str]], int]
+
+
+@dataclass(frozen=True)
+class Verb:
+    """`load` imports the verb's module when it is asked for, so that a quick verb stays quick."""
+
+    help: str
+    load: Callable[[], Run]
+    takes_words: bool = False
+
+
+def _start() -> Run:
+    from recipe.verbs.start import start
+
+    return start
+
+
+def _restart() -> Run:
+    from recipe.verbs.start import restart
+
+    return restart
+
+
+def _prepare() -> Run:
+    from recipe.verbs.start import prepare
+
+    return prepare
+
+
+def _stop() -> Run:
+    from recipe.verbs.stop import stop
+
+    return stop
+
+
+def _look(name: str) -> Callable[[], Run]:
+    def load() -> Run:
+        from recipe.verbs import look
+
+        return {"status": look.status, "config": look.config, "logs": look.logs}[name]
+
+    return load
+
+
+def _patches() -> Run:
+    from recipe.verbs import patches
+
+    return patches.run
+
+
+def _verify() -> Run:
+    from recipe.verbs.verify import verify
+
+    return verify
+
+
+def _documents() -> Run:
+    from recipe.documents import write
+
+    return write
+
+
+VERBS: dict[str, Verb] = {
+    "start": Verb("serve, or re-attach to the server that runs", _start),
+    "restart": Verb("prepare everything, then replace the running server", _restart),
+    "stop": Verb("let the server finish, end it, pack its logs", _stop),
+    "prepare": Verb("build and fetch everything, do not serve", _prepare),
+    "status": Verb("say what runs and how it is; exit status 0 only if it serves", _look("status")),
+    "config": Verb("show every setting and where it comes from", _look("config")),
+    "logs": Verb("show the end of the server's log; -f follows it", _look("logs"), takes_words=True),
+    "patches": Verb("list, verify, edit, refresh or pin the patch series", _patches, takes_words=True),
+    "verify": Verb("quality: ask the running server, or --base-url, the bundled questions", _verify, takes_words=True),
+    "documents": Verb("write the files that are generated from the registries", _documents),
+}
+
+
+def usage() -> str:
+    width = max(map(len, VERBS))
+    lines = [f"  {name:<{width}}  {verb.help}" for name, verb in VERBS.items()]
+    return "\n".join(
+        ["Usage: ./start.sh [VERB]     (no verb: start)", "", *lines, f"  {'help':<{width}}  this text", "", "DRY_RUN=1 shows what start would do."]
+    )
+
+
+def main(arguments: Sequence[str], environment: Mapping[str, str] | None = None, root: Path = ROOT) -> int:
+    """Run one verb; returns the exit status. Prints every failure as code, found, needed, do this."""
+    environment = os.environ if environment is None else environment
+    ui = Ui(environment)
+    interrupts.listen()
+    try:
+        return _run(arguments, environment, root, ui)
+    except Failure as failure:
+        ui.failure(failure)
+        return CODES[failure.code].status if failure.code in CODES else CODES["E_INTERNAL"].status
+    except Interrupted as stop:
+        ui.failure(Failure("E_INTERRUPTED", found=str(stop), needed="time to finish"))
+        return SIGNAL_BASE + stop.number
+    except BrokenPipeError:
+        # The reader of a pipe has gone (`| head`): nothing can be told, and Python's own flush at exit must not try.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return SIGNAL_BASE + 13
+    except Exception as error:
+        ui.failure(Failure("E_INTERNAL", found=_place_of(error), needed="no fault of this program"))
+        return CODES["E_INTERNAL"].status
+
+
+def _place_of(error: Exception) -> str:
+    """Kind, text and place of a fault, on one line; settings may be in a traceback, so it is not shown whole."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def _run(arguments: Sequence[str], environment: Mapping[str, str], root: Path, ui: Ui) -> int:
+    name, words = (arguments[0], arguments[1:]) if arguments else ("start", ())
+    if name in ("help", "-h", "--help"):
+        ui.line(usage())
+        return 0
+    verb = VERBS.get(name)
+    if verb is None or (words and not verb.takes_words):
+        raise Failure("E_CONFIG", found=f"the arguments {' '.join(arguments)!r}", needed="one verb; ./start.sh help lists them")
+    settings = config.load(root, environment)
+    for notice in settings.notices:
+        if not notice.is_harmless:
+            ui.inform("W_SETTING", notice.text)
+    return verb.load()(Job(settings, environment, ui, name), words)

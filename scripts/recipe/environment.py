@@ -1,0 +1,72 @@
+"""A Python environment made once from a hash-locked list and shared by every build that uses the same list."""
+
+from __future__ import annotations
+
+import os
+import platform
+import site
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from recipe import files
+from recipe.failure import Failure
+from recipe.job import Job
+from recipe.plan import Action, Task
+
+READY = "ready.json"
+
+
+class Environment:
+    """`name` is also the name of the lock file in requirements/; the folder's name carries the digest of what decides its content."""
+
+    def __init__(self, name: str, job: Job) -> None:
+        self._job = job
+        self._name = name
+        self._lock = job.config.root / "requirements" / f"{name}.lock"
+        self.digest = files.digest(self._lock_bytes(), python_tag())
+        self.place = job.data_dir / "environments" / f"{name}-{self.digest}"
+
+    def _lock_bytes(self) -> bytes:
+        try:
+            return self._lock.read_bytes()
+        except OSError as error:
+            raise Failure("E_IMAGE", found=f"{self._lock}: {error.strerror}", needed="the list of packages with their hashes") from error
+
+    @property
+    def python(self) -> Path:
+        return self.place / "bin" / "python"
+
+    @property
+    def packages(self) -> Path:
+        return self.place / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+
+    def is_ready(self) -> bool:
+        """Whole, of this very list, and its interpreter still there."""
+        told = files.read_json(self.place / READY)
+        return told is not None and told.get("digest") == self.digest and self.python.exists()
+
+    def actions(self, shop: Path) -> Sequence[Action]:
+        """Made in `shop`, renamed when whole."""
+        made = shop / self._name
+        python = str(made / "bin" / "python")
+        job = self._job
+        return (
+            job.command("E_VENV", sys.executable, "-m", "venv", str(made)),
+            job.command("E_IMAGE", python, "-m", "pip", "install", "--require-hashes", "--only-binary=:all:", "--no-deps", "-r", str(self._lock)),
+            Task(f"mark {made} ready, then rename it to {self.place}", lambda: self._finish(made)),
+        )
+
+    def _finish(self, made: Path) -> None:
+        files.write_json(made / READY, {"digest": self.digest, "python": python_tag()})
+        files.put_in_place(made, self.place)
+
+    def adopt(self) -> None:
+        """Let this program import the environment's packages; this program's interpreter made it."""
+        if self.is_ready():
+            site.addsitedir(str(self.packages))
+
+
+def python_tag() -> str:
+    """What an environment depends on besides its list: interpreter, its place, machine."""
+    return f"{sys.implementation.cache_tag} {os.path.realpath(sys.executable)} {platform.machine()}"

@@ -1,0 +1,100 @@
+"""What one invocation works with: settings, places, the run folder, and how commands are carried out. Decides no order of things."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from recipe import files, runlog
+from recipe.adapters import process
+from recipe.config import Config
+from recipe.failure import Failure
+from recipe.plan import Command
+from recipe.server import Places
+from recipe.settings import SETTINGS
+from recipe.ui import Ui
+
+# A tool must not see what makes this program's own Python run, nor a secret it was not given by name.
+KEPT_BACK = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", *(name for name, setting in SETTINGS.items() if setting.is_secret))
+
+
+UNFINISHED = "unfinished.json"
+
+
+@dataclass
+class Job:
+    config: Config
+    environment: Mapping[str, str]
+    ui: Ui
+    verb: str
+    _folder: Path | None = field(default=None)
+
+    @property
+    def places(self) -> Places:
+        config = self.config
+        return Places(config.folder("STATE_DIR"), config.folder("LOG_DIR"), config.number("LOG_KEEP"))
+
+    @property
+    def data_dir(self) -> Path:
+        return self.config.folder("DATA_DIR")
+
+    @property
+    def tool_environment(self) -> dict[str, str]:
+        return {name: value for name, value in self.environment.items() if name not in KEPT_BACK}
+
+    @property
+    def has_folder(self) -> bool:
+        return self._folder is not None and self._folder.is_dir()
+
+    def folder(self) -> Path:
+        """The run folder of this invocation, made when it is first needed. Raises Failure E_LOG."""
+        if self._folder is None:
+            self._folder = runlog.create(self.places.log_dir)
+            files.write_json(self.places.state_dir / UNFINISHED, {"folder": str(self._folder)})
+        return self._folder
+
+    def shown_folder(self) -> Path:
+        """The run folder, or what its name will look like."""
+        return self._folder or self.places.log_dir / "glm53-<UTC time>-<process>"
+
+    def command(self, code: str, *argv: str, secrets: Mapping[str, str] | None = None) -> Command:
+        """An external command whose failure raises `code` with the last line it printed. `secrets` reach it through its environment."""
+
+        def execute(words: Sequence[str]) -> None:
+            log = self.folder() / runlog.PREPARE_LOG
+            self.ui.begin()
+            self.ui.progress(f"{Path(words[0]).name} {' '.join(words[1:4])} ...")
+            status = process.run(words, {**self.tool_environment, **(secrets or {})}, log=log)
+            self.ui.settle()
+            if status != 0:
+                last = runlog.tail(log, 1)
+                raise Failure(
+                    code,
+                    found=f"`{shlex.join(words)}` ended with status {status}: {last[0] if last else 'no output'}",
+                    needed=f"status 0; the whole output is in {log}",
+                )
+
+        return Command(argv, execute)
+
+    def put_away(self) -> Path | None:
+        """Archive this invocation's run folder, where one was made."""
+        packed = runlog.archive(self._folder, self.places.log_keep) if self._folder is not None else None
+        self.hand_over()
+        return packed
+
+    def hand_over(self) -> None:
+        """The run folder is a server's now, or packed: it is no longer this invocation's to clear away."""
+        (self.places.state_dir / UNFINISHED).unlink(missing_ok=True)
+
+    def has_leftover(self) -> bool:
+        """Whether an earlier invocation was killed before it could put its run folder away."""
+        return (self.places.state_dir / UNFINISHED).exists()
+
+    def put_away_leftover(self) -> Path | None:
+        """Archive the run folder of an earlier invocation that was killed."""
+        told = files.read_json(self.places.state_dir / UNFINISHED)
+        packed = runlog.archive(Path(str(told["folder"])), self.places.log_keep) if told and "folder" in told else None
+        self.hand_over()
+        return packed

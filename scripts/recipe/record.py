@@ -1,0 +1,112 @@
+"""What is started, and the record of what runs: plain data in STATE_DIR that outlives this program and a crash of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recipe.adapters.kernel import Identity
+from recipe.failure import Failure
+from recipe.files import read_json, write_json
+
+FORMAT = 1
+RUN = "{run}"
+MARK = "GLM_RECIPE_RUN"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One way to start the server, good for any number of runs: `{run}` in an argument stands for the run folder.
+
+    `environment` is the whole environment of the server; it never holds a secret. `host` is what the server binds.
+    """
+
+    runtime: str
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+    cwd: str
+    host: str
+    port: int
+    name: str
+    key_file: str
+    container: str
+    build: str
+    settings: dict[str, str]
+
+    def argv_in(self, folder: Path) -> list[str]:
+        return [part.replace(RUN, str(folder)) for part in self.argv]
+
+    @property
+    def address(self) -> str:
+        """The host to ask from this machine."""
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"http://{host}:{self.port}"
+
+    def key(self) -> str:
+        """First line of the key file; empty where none is asked. Raises Failure E_CONFIG."""
+        if not self.key_file:
+            return ""
+        try:
+            return Path(self.key_file).read_text(encoding="utf-8").splitlines()[0].strip()
+        except (OSError, IndexError, UnicodeDecodeError) as error:
+            raise Failure("E_CONFIG", found=f"API_KEY_FILE={self.key_file}: {error}", needed="a readable file whose first line is the key") from error
+
+
+@dataclass(frozen=True)
+class Record:
+    """A server as started. `identity` is None between the decision to start and the start itself."""
+
+    launch: Launch
+    folder: Path
+    identity: Identity | None = None
+
+    @property
+    def run(self) -> str:
+        return self.folder.name
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "server.log"
+
+
+def _file(state_dir: Path) -> Path:
+    return state_dir / "server.json"
+
+
+def save(state_dir: Path, record: Record) -> None:
+    write_json(
+        _file(state_dir),
+        {
+            "format": FORMAT,
+            "launch": dataclasses.asdict(record.launch),
+            "folder": str(record.folder),
+            "identity": dataclasses.asdict(record.identity) if record.identity else None,
+        },
+    )
+
+
+def load(state_dir: Path) -> Record | None:
+    """The last record; None where there is none, or one of another format, which no server of this program can have written."""
+    value = read_json(_file(state_dir))
+    if value is None or value.get("format") != FORMAT:
+        return None
+    try:
+        return _read(value)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _read(value: dict[str, Any]) -> Record:
+    launch = Launch(**{**value["launch"], "argv": tuple(value["launch"]["argv"])})
+    identity = Identity(**value["identity"]) if value["identity"] else None
+    return Record(launch, Path(value["folder"]), identity)
+
+
+def forget(state_dir: Path) -> None:
+    _file(state_dir).unlink(missing_ok=True)

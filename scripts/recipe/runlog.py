@@ -1,0 +1,105 @@
+"""Run folders and their archives in LOG_DIR: one folder a run while it lives, one private archive after it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import tarfile
+import time
+from pathlib import Path
+
+from recipe.failure import Failure
+from recipe.files import PRIVATE_FOLDER
+
+NAME = re.compile(r"glm53-\d{8}T\d{6}Z-\d+(-\d+)?")
+CURRENT = "current"
+SERVER_LOG, PREPARE_LOG, SMOKE_FILE = "server.log", "prepare.log", "smoke.json"
+TAIL_BYTES = 64 * 1024
+
+
+def create(log_dir: Path) -> Path:
+    """A fresh run folder, `current` pointing at it. Raises Failure E_LOG."""
+    stem = f"glm53-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}"
+    try:
+        log_dir.mkdir(parents=True, exist_ok=True)
+        folder, count = log_dir / stem, 1
+        while folder.exists() or archive_of(folder).exists():
+            count += 1
+            folder = log_dir / f"{stem}-{count}"
+        folder.mkdir(mode=PRIVATE_FOLDER)
+        _point(log_dir, folder)
+    except OSError as error:
+        raise _failure(log_dir, error) from error
+    return folder
+
+
+def _point(log_dir: Path, folder: Path) -> None:
+    beside = log_dir / f".{CURRENT}.{os.getpid()}"
+    beside.unlink(missing_ok=True)
+    beside.symlink_to(folder.name)
+    beside.replace(log_dir / CURRENT)
+
+
+def archive_of(folder: Path) -> Path:
+    return folder.with_name(folder.name + ".tar.gz")
+
+
+def archive(folder: Path, keep: int) -> Path | None:
+    """Pack a run folder, then remove it, then drop archives beyond the newest `keep`; None where there is no such folder.
+
+    The archive appears under its name only when whole; until then the raw logs stay. One that is there already is of an earlier try
+    that ended between packing and removing, and stays as it is. Raises Failure E_LOG.
+    """
+    if not NAME.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
+        return None
+    target = archive_of(folder)
+    try:
+        if not target.exists():
+            _pack(folder, target)
+        shutil.rmtree(folder)
+        current = folder.parent / CURRENT
+        if current.is_symlink() and os.readlink(current) == folder.name:
+            current.unlink()
+    except OSError as error:
+        raise _failure(folder, error) from error
+    _drop_old(folder.parent, keep)
+    return target
+
+
+def _pack(folder: Path, target: Path) -> None:
+    beside = folder.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            with tarfile.open(fileobj=file, mode="w:gz") as tar:
+                tar.add(folder, arcname=folder.name)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(target)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def _drop_old(log_dir: Path, keep: int) -> None:
+    archives = [path for path in log_dir.glob("glm53-*.tar.gz") if NAME.fullmatch(path.name.removesuffix(".tar.gz"))]
+    for old in sorted(archives, key=lambda path: (path.stat().st_mtime, path.name), reverse=True)[keep:]:
+        with contextlib.suppress(FileNotFoundError):
+            old.unlink()
+
+
+def tail(log: Path, lines: int) -> list[str]:
+    """Last lines of a log, control characters other than tabs replaced; empty where there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    shown = [re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "?", line) for line in text.splitlines() if line.strip()]
+    return shown[-lines:]
+
+
+def _failure(place: Path, error: OSError) -> Failure:
+    return Failure("E_LOG", found=f"{place}: {error.strerror or error}", needed="a LOG_DIR that can be written, with space")

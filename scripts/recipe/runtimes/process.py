@@ -1,0 +1,73 @@
+"""The server as a process of this host, in a session of its own. Finds every process of a run by a mark in its environment."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import time
+from pathlib import Path
+
+from recipe.adapters import kernel, process
+from recipe.adapters.kernel import Identity
+from recipe.failure import Failure
+from recipe.record import MARK, Launch, Record
+
+POLL_S = 0.05
+KILL_WAIT_S = 5.0
+
+
+class ProcessRuntime:
+    def line(self, launch: Launch, folder: Path) -> str:
+        words = ["env", "-i", *(f"{name}={value}" for name, value in self._environment(launch, folder).items()), "setsid", *launch.argv_in(folder)]
+        return f"cd {shlex.quote(launch.cwd)} && {shlex.join(words)} >>{shlex.quote(str(folder / 'server.log'))} 2>&1 &"
+
+    def _environment(self, launch: Launch, folder: Path) -> dict[str, str]:
+        return {**launch.environment, MARK: folder.name}
+
+    def start(self, launch: Launch, folder: Path) -> Identity | None:
+        try:
+            pid = process.start(launch.argv_in(folder), self._environment(launch, folder), log=folder / "server.log", cwd=Path(launch.cwd))
+        except OSError as error:
+            raise Failure("E_START", found=f"{launch.argv[0]} cannot be run: {error.strerror}", needed="the engine as the image step built it") from error
+        return kernel.identify(pid)
+
+    def is_alive(self, record: Record) -> bool:
+        if record.identity is None:
+            return False
+        kernel.reap(record.identity.pid)
+        return kernel.is_alive(record.identity)
+
+    def end(self, record: Record, grace_s: float) -> None:
+        if record.identity is not None and self.is_alive(record):
+            self._send(record.identity, signal.SIGTERM)
+            self._wait(record, grace_s)
+        for one in self._members(record):
+            self._send(one, signal.SIGKILL)
+        if not self._wait(record, KILL_WAIT_S):
+            left = ", ".join(f"{one.pid} ({kernel.command_name(one.pid)})" for one in self._members(record))
+            raise Failure("E_STOP", found=f"process {left} does not end", needed="no process of this run")
+
+    def _members(self, record: Record) -> list[Identity]:
+        """Every living process of the run: the leader, and children that outlived it."""
+        found = {one.pid: one for one in kernel.marked(MARK, record.run)}
+        if record.identity is not None and self.is_alive(record):
+            found[record.identity.pid] = record.identity
+        found.pop(os.getpid(), None)
+        return list(found.values())
+
+    def _wait(self, record: Record, limit_s: float) -> bool:
+        until = time.monotonic() + limit_s
+        while self._members(record):
+            if time.monotonic() > until:
+                return False
+            time.sleep(POLL_S)
+        return True
+
+    def _send(self, identity: Identity, number: signal.Signals) -> None:
+        try:
+            kernel.send(identity, number)
+        except PermissionError as error:
+            raise Failure(
+                "E_STOP", found=f"process {identity.pid} belongs to another user", needed="the user who started the server, or root"
+            ) from error

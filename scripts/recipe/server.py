@@ -1,0 +1,73 @@
+"""The life of one server: found, started, ended, recovered after a crash. Knows records and runtimes, no steps and no settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from recipe import record as records
+from recipe import runlog, runtimes
+from recipe.adapters import http
+from recipe.record import Launch, Record
+
+HEALTH_S = 2.0
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a server keeps its record and its logs, and how many archives stay."""
+
+    state_dir: Path
+    log_dir: Path
+    log_keep: int
+
+
+@dataclass(frozen=True)
+class Health:
+    """What the server says of itself: `state` is ready, loading, failed or silent; `cause` explains all but ready."""
+
+    state: str
+    cause: str = ""
+
+
+def start(launch: Launch, folder: Path, places: Places) -> Record:
+    """Start a server and record it. The record is written before the start, so that a crash in between leaves a trace. Raises Failure E_START."""
+    records.save(places.state_dir, Record(launch, folder))
+    started = Record(launch, folder, runtimes.of(launch).start(launch, folder))
+    records.save(places.state_dir, started)
+    return started
+
+
+def find(places: Places) -> Record | None:
+    return records.load(places.state_dir)
+
+
+def is_alive(record: Record) -> bool:
+    return runtimes.of(record.launch).is_alive(record)
+
+
+def end(record: Record, places: Places, grace_s: float) -> Path | None:
+    """End what is left of a server, pack its logs, forget it; returns the archive. Raises Failure E_STOP or E_LOG, the record then stays."""
+    runtimes.of(record.launch).end(record, grace_s)
+    packed = runlog.archive(record.folder, places.log_keep)
+    records.forget(places.state_dir)
+    return packed
+
+
+def health(record: Record) -> Health:
+    """Ask the server, with its own address. Never raises for what it answers."""
+    launch = record.launch
+    ready = http.call(launch.address, launch.port, "/health/ready", timeout_s=HEALTH_S)
+    if ready.status == 200:
+        return Health("ready")
+    if ready.status == 0:
+        return Health("silent", ready.body)
+    told = http.call(launch.address, launch.port, "/health", timeout_s=HEALTH_S).data() or ready.data()
+    return judge(told)
+
+
+def judge(told: dict[str, object]) -> Health:
+    """Read the body of /health of a server that is not ready."""
+    state = str(told.get("status", ""))
+    cause = str(told.get("cause") or told.get("message") or told.get("detail") or state or "no reason given")
+    return Health("loading" if state in ("loading", "starting") else "failed", cause)

@@ -1,0 +1,61 @@
+"""Step 5: start the server; with a restart, the old one gives way only now, when everything else is prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from recipe import runtimes, server
+from recipe.job import Job
+from recipe.plan import Action, Task
+from recipe.record import Launch, Record
+
+
+@dataclass(frozen=True)
+class StartServer:
+    """The action that starts it; its line is what a shell would take."""
+
+    line: str
+    act: Callable[[], None]
+
+    def run(self) -> None:
+        self.act()
+
+
+class ServeStep:
+    """`record` is set as soon as there may be something to end again."""
+
+    title = "Start"
+
+    def __init__(self, job: Job, launch: Launch, old: Record | None) -> None:
+        self._job = job
+        self.launch = launch
+        self.old = old
+        self.record: Record | None = None
+
+    def is_ready(self) -> bool:
+        """Never: a server that runs already is re-attached before any step."""
+        return False
+
+    def actions(self) -> Sequence[Action]:
+        shown = self._job.shown_folder()
+        start = StartServer(runtimes.of(self.launch).line(self.launch, shown), self._start)
+        grace_s = self._job.config.number("STOP_TIMEOUT")
+        give_way = Task(f"let the running server finish for at most {grace_s} s, end it, pack its logs", self._give_way)
+        return (*((give_way,) if self.old is not None else ()), Task(f"make the run folder {shown}", lambda: None), start)
+
+    def run(self) -> None:
+        for action in self.actions():
+            action.run()
+
+    def _give_way(self) -> None:
+        if self.old is not None:
+            packed = server.end(self.old, self._job.places, self._job.config.number("STOP_TIMEOUT"))
+            if packed is not None:
+                self._job.ui.inform("I_ARCHIVE", str(packed))
+
+    def _start(self) -> None:
+        folder = self._job.folder()
+        self.record = Record(self.launch, folder)
+        self.record = server.start(self.launch, folder, self._job.places)
+        self._job.hand_over()

@@ -1,0 +1,106 @@
+"""The only module that prints. Plain text for pipes and dumb terminals, colours on a terminal; knows codes, no steps."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from recipe.codes import CODES
+from recipe.failure import Failure
+
+PROGRESS_EVERY_S = 10.0
+
+
+class Ui:
+    """Lines of `I_` go to standard output, `W_` and `E_` to standard error."""
+
+    def __init__(self, environment: Mapping[str, str], *, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self._out = out or sys.stdout
+        self._err = err or sys.stderr
+        self._has_colour = self._out.isatty() and not environment.get("NO_COLOR") and environment.get("TERM", "dumb") != "dumb"
+        self._consoles: dict[int, Any] = {}
+        self._last_progress_s = 0.0
+        self._status: Any = None
+
+    def _console(self, stream: TextIO) -> Any:
+        """A rich console for this stream, or None where colours are off or rich is not installed."""
+        if not self._has_colour or not stream.isatty():
+            return None
+        if id(stream) not in self._consoles:
+            try:
+                from rich.console import Console
+
+                self._consoles[id(stream)] = Console(file=stream, highlight=False)
+            except ImportError:
+                self._consoles[id(stream)] = None
+        return self._consoles[id(stream)]
+
+    def _write(self, text: str, style: str = "", *, to_err: bool = False) -> None:
+        stream = self._err if to_err else self._out
+        console = self._console(stream)
+        if console is None:
+            print(text, file=stream, flush=True)
+        else:
+            console.print(text, style=style, markup=False, soft_wrap=True)
+
+    def line(self, text: str = "") -> None:
+        self._write(text)
+
+    def headline(self, text: str) -> None:
+        self._write(text, "bold")
+
+    def live(self, text: str) -> None:
+        self._write(text, "bold green")
+
+    def step(self, number: int, total: int, title: str) -> None:
+        self.settle()
+        self._write(f"[{number}/{total}] {title}", "bold cyan")
+
+    def command(self, line: str) -> None:
+        self._write(f"    {line}")
+
+    def inform(self, code: str, text: str) -> None:
+        """One `[CODE] text` line; warnings and errors to standard error with what to do."""
+        self.settle()
+        known = CODES[code]
+        if code.startswith("I_"):
+            self._write(f"  [{code}] {text}", "dim")
+            return
+        self._write(f"  [{code}] {text}", "yellow" if code.startswith("W_") else "bold red", to_err=True)
+        if code.startswith("W_"):
+            self._write(f"      do this: {known.remedy}", to_err=True)
+
+    def failure(self, failure: Failure) -> None:
+        """Code and meaning, what was found, what was needed, what to do."""
+        self.settle()
+        code = CODES.get(failure.code)
+        meaning = code.meaning if code else "a code that is not registered"
+        self._write(f"[{failure.code}] {meaning}", "bold red", to_err=True)
+        self._write(f"    found:   {failure.found}", to_err=True)
+        self._write(f"    needed:  {failure.needed}", to_err=True)
+        remedy = failure.remedy or (code.remedy if code else "report it")
+        self._write(f"    do this: {remedy}", to_err=True)
+
+    def progress(self, text: str) -> None:
+        """What is going on now: a moving line on a terminal, one line every ten seconds elsewhere."""
+        console = self._console(self._out)
+        if console is not None:
+            if self._status is None:
+                self._status = console.status(text)
+                self._status.start()
+            self._status.update(text)
+        elif time.monotonic() - self._last_progress_s >= PROGRESS_EVERY_S:
+            self._write(f"  {text}")
+            self._last_progress_s = time.monotonic()
+
+    def begin(self) -> None:
+        """Start of something that reports progress: the first plain line comes after ten seconds, not at once."""
+        self._last_progress_s = time.monotonic()
+
+    def settle(self) -> None:
+        """End a moving line before the next lasting one."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None

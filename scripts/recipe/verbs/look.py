@@ -1,0 +1,84 @@
+"""status, config and logs: look, change nothing, take no lock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from recipe import launching, runlog, server
+from recipe.failure import Failure
+from recipe.job import Job
+from recipe.settings import GROUPS, SETTINGS
+
+RUNS, STOPPED, UNWELL = 0, 3, 4
+FOLLOW_EVERY_S = 0.3
+
+
+def status(job: Job, words: Sequence[str]) -> int:
+    """Exit status 0: it serves; 3: none runs; 4: it loads, or something of it died."""
+    record = server.find(job.places)
+    if record is None:
+        job.ui.line("stopped: no server was started, or ./stop.sh ended it")
+        return STOPPED
+    launch = record.launch
+    job.ui.line(f"server:   {launch.url}   model: {launch.name}   profile: {launch.settings.get('PROFILE', '?')}   runtime: {launch.runtime}")
+    job.ui.line(f"run:      {record.folder}")
+    if not server.is_alive(record):
+        number = record.identity.pid if record.identity else launch.container
+        last = runlog.tail(record.log, 1)
+        job.ui.line(f"state:    dead: the server (process {number}) ended without ./stop.sh")
+        job.ui.line(f"last log: {last[0] if last else '(no line)'}")
+        job.ui.line("do this:  ./start.sh archives its logs and starts again")
+        return UNWELL
+    health = server.health(record)
+    if health.state == "ready":
+        job.ui.line("state:    live")
+    elif health.state == "failed":
+        job.ui.line(f"state:    engine dead: the server lives but its engine does not: {health.cause}")
+        job.ui.line("do this:  ./start.sh archives its logs and starts again")
+    else:
+        job.ui.line(f"state:    {health.state}: {health.cause}")
+    for difference in launching.differences(launch, job.config):
+        job.ui.line(f"differs:  {difference}")
+    return RUNS if health.state == "ready" else UNWELL
+
+
+def config(job: Job, words: Sequence[str]) -> int:
+    """Every setting with its value and where it came from; then what the sources hold that is not used."""
+    width = max(map(len, SETTINGS))
+    for group in GROUPS:
+        job.ui.headline(group)
+        for name, setting in SETTINGS.items():
+            if setting.group == group:
+                unit = f" {setting.unit}" if setting.unit else ""
+                job.ui.line(f"  {name:<{width}}  {(job.config.shown(name) + unit) or '(empty)'}   <- {job.config.chosen[name].origin}")
+    for notice in job.config.notices:
+        if notice.is_harmless:
+            job.ui.line(f"note: {notice.text}")
+    return 0
+
+
+def logs(job: Job, words: Sequence[str]) -> int:
+    """Last 40 lines of the running server's log; `-f` goes on until interrupted or until the server ends."""
+    if any(word not in ("-f", "--follow") for word in words):
+        raise Failure("E_CONFIG", found=f"logs {' '.join(words)}", needed="logs or logs -f")
+    record = server.find(job.places)
+    if record is None:
+        newest = sorted(job.places.log_dir.glob("glm53-*.tar.gz"), key=lambda path: path.stat().st_mtime)
+        told = f"no server runs; the newest archive is {newest[-1]}" if newest else "no server runs and there is no archive"
+        raise Failure("E_LOG", found=told, needed="a running server", remedy="./start.sh, or tar -xzf the archive")
+    for line in runlog.tail(record.log, 40):
+        job.ui.line(line)
+    if words:
+        _follow(job, record)
+    return 0
+
+
+def _follow(job: Job, record: server.Record) -> None:
+    with record.log.open("r", encoding="utf-8", errors="replace") as log:
+        log.seek(0, 2)
+        while server.is_alive(record):
+            text = log.read()
+            if text:
+                job.ui.line(text.rstrip("\n"))
+            time.sleep(FOLLOW_EVERY_S)

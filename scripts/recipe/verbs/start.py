@@ -1,0 +1,207 @@
+"""start, restart and prepare: the six steps, re-attaching to what runs, and the way back when a new server fails."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from recipe import engine_pin, interrupts, launching, lock, plan, server
+from recipe.adapters.hub import is_complete
+from recipe.checks.disk import Want
+from recipe.environment import Environment
+from recipe.failure import Failure
+from recipe.job import Job
+from recipe.plan import Step
+from recipe.record import Launch, Record
+from recipe.settings import EMBEDDED, SETTINGS
+from recipe.steps.checks import ChecksStep
+from recipe.steps.image import DockerImage, ProcessImage
+from recipe.steps.serve import ServeStep
+from recipe.steps.smoke import SmokeStep
+from recipe.steps.tune import TuneStep
+from recipe.steps.weights import PublishedWeights, ShippedWeights, snapshots
+
+STEPS = 6
+
+
+def start(job: Job, words: Sequence[str]) -> int:
+    """Serve, or re-attach to what serves already."""
+    if job.config.is_on("DRY_RUN"):
+        return _show(job, None)
+    with lock.hold(job.places.state_dir, job.verb):
+        running = _clear_up(job)
+        return _reattach(job, running) if running is not None else _serve(job, None)
+
+
+def restart(job: Job, words: Sequence[str]) -> int:
+    """Prepare everything, then replace what serves."""
+    if job.config.is_on("DRY_RUN"):
+        return _show(job, server.find(job.places))
+    with lock.hold(job.places.state_dir, job.verb):
+        return _serve(job, _clear_up(job))
+
+
+def prepare(job: Job, words: Sequence[str]) -> int:
+    """The steps before the start."""
+    preparation = _preparation(job, None, serves=False).steps
+    if job.config.is_on("DRY_RUN"):
+        job.ui.inform("I_DRY_RUN", "the plan of prepare")
+        plan.show(preparation, job.ui)
+        return 0
+    with lock.hold(job.places.state_dir, job.verb):
+        job.put_away_leftover()
+        try:
+            plan.carry_out(preparation, job.ui, first=1, total=len(preparation))
+        finally:
+            _put_away(job)
+        job.ui.line("Prepared. ./start.sh serves.")
+        return 0
+
+
+@dataclass(frozen=True)
+class Preparation:
+    steps: tuple[Step, ...]
+    launch: Launch
+
+
+def _preparation(job: Job, old: Record | None, *, serves: bool) -> Preparation:
+    """Steps 1 to 4 and the launch they make possible. Raises Failure E_PIN or E_PATCHES before anything is done."""
+    config = job.config
+    host_tools = Environment("host", job)
+    pin = engine_pin.resolve(config)
+    weights = ShippedWeights(job) if config.text("PROFILE") == EMBEDDED else PublishedWeights(job, host_tools)
+    if config.text("RUNTIME") == "docker":
+        image: ProcessImage | DockerImage = DockerImage(job, pin)
+        launch = launching.container_launch(config, image.digest)
+    else:
+        image = ProcessImage(job, pin, host_tools)
+        launch = launching.process_launch(config, image.digest, image.python, job.environment)
+    replaces_own = old is not None and (old.launch.host, old.launch.port) == (launch.host, launch.port)
+    checks = ChecksStep(job, host_tools, lambda: _wants(job, image, host_tools), replaces_own=replaces_own, serves=serves)
+    return Preparation((checks, image, weights, TuneStep(job)), launch)
+
+
+def _wants(job: Job, image: ProcessImage | DockerImage, host_tools: Environment) -> list[Want]:
+    """Space for what is missing, and only for that."""
+    config = job.config
+    wants = []
+    if not image.is_ready() or not host_tools.is_ready():
+        place = Path("/var/lib/docker") if config.text("RUNTIME") == "docker" else job.data_dir
+        wants.append(Want("the engine", str(place), config.number("IMAGE_FREE_GIB")))
+    if config.text("PROFILE") != EMBEDDED:
+        for snapshot in snapshots(config):
+            if not is_complete(config.folder(snapshot.place), snapshot.revision):
+                gib = config.number("MODEL_FREE_GIB" if snapshot.place == "MODEL_DIR" else "DFLASH2_FREE_GIB")
+                wants.append(Want(snapshot.repository, config.text(snapshot.place), gib))
+    return [want for want in wants if want.gib]
+
+
+def _show(job: Job, old: Record | None) -> int:
+    preparation = _preparation(job, old, serves=True)
+    job.ui.inform("I_DRY_RUN", f"the plan of {job.verb}; a run skips what is ready")
+    _headline(job)
+    serve = ServeStep(job, preparation.launch, old)
+    plan.show((*preparation.steps, serve, _smoke(job, serve)), job.ui)
+    return 0
+
+
+def _headline(job: Job) -> None:
+    shown = ", ".join(f"{name} {job.config.shown(name)}" for name in ("PROFILE", "RUNTIME", "GPUS", "CONTEXT", "PARALLEL", "DENSE", "KV", "DRAFTER"))
+    job.ui.headline(f"GLM-5.3-Flash: {shown}, {job.config.text('HOST')} port {job.config.text('PORT')}")
+    for name, setting in SETTINGS.items():
+        if setting.is_engine and not setting.engine_option and not job.config.chosen[name].is_default:
+            job.ui.inform("W_NO_EFFECT", f"{name} from {job.config.chosen[name].origin}")
+
+
+def _smoke(job: Job, serve: ServeStep) -> SmokeStep:
+    def record() -> Record:
+        if serve.record is None:
+            raise Failure("E_INTERNAL", found="no server was started", needed="the start before the wait")
+        return serve.record
+
+    return SmokeStep(job, serve.launch, record)
+
+
+def _serve(job: Job, old: Record | None) -> int:
+    _headline(job)
+    try:
+        preparation = _preparation(job, old, serves=True)
+        plan.carry_out(preparation.steps, job.ui, first=1, total=STEPS)
+    except BaseException:
+        _put_away(job)
+        raise
+    serve = ServeStep(job, preparation.launch, old)
+    try:
+        plan.carry_out((serve, _smoke(job, serve)), job.ui, first=5, total=STEPS)
+    except Failure as failure:
+        with interrupts.held_off():
+            _abandon(job, serve)
+            if old is not None and not server.is_alive(old):
+                job.ui.failure(failure)
+                _bring_back(job, old)
+                job.ui.inform("W_ROLLBACK", f"{old.launch.url} is served by the build and the settings of before")
+        raise
+    except BaseException:
+        with interrupts.held_off():
+            _abandon(job, serve)
+        raise
+    return 0
+
+
+def _abandon(job: Job, serve: ServeStep) -> None:
+    """End a server that did not come up and pack its logs."""
+    if serve.record is not None:
+        packed = server.end(serve.record, job.places, job.config.number("STOP_TIMEOUT"))
+        job.hand_over()
+        if packed is not None:
+            job.ui.inform("I_ARCHIVE", f"the log of the failed server: {packed}")
+    else:
+        _put_away(job)
+
+
+def _bring_back(job: Job, old: Record) -> None:
+    """Start the server of before from its own record: its build, its settings, its port."""
+    again = Job(job.config, job.environment, job.ui, job.verb)
+    serve = ServeStep(again, old.launch, None)
+    try:
+        plan.carry_out((serve, _smoke(again, serve)), job.ui, first=5, total=STEPS)
+    except BaseException:
+        _abandon(again, serve)
+        raise
+
+
+def _put_away(job: Job) -> None:
+    with interrupts.held_off():
+        packed = job.put_away()
+    if packed is not None and sys.exc_info()[0] is not None:
+        job.ui.inform("I_ARCHIVE", f"the log so far: {packed}")
+
+
+def _clear_up(job: Job) -> Record | None:
+    """The server that runs well, or None after the remains of one that does not were archived."""
+    job.put_away_leftover()
+    record = server.find(job.places)
+    if record is None:
+        return None
+    cause = "the server is gone"
+    if server.is_alive(record):
+        health = server.health(record)
+        if health.state != "failed":
+            return record
+        cause = f"its engine failed: {health.cause}"
+    packed = server.end(record, job.places, job.config.number("STOP_TIMEOUT"))
+    job.ui.inform("I_RECOVER", f"{cause}; logs: {packed or 'none were left'}")
+    return None
+
+
+def _reattach(job: Job, running: Record) -> int:
+    launch = running.launch
+    job.ui.inform("I_RUNNING", f"{launch.url}, model {launch.name}; ./start.sh restart replaces it, ./stop.sh ends it")
+    for difference in launching.differences(launch, job.config):
+        job.ui.inform("W_DIFFERS", difference)
+    plan.carry_out((SmokeStep(job, launch, lambda: running),), job.ui, first=STEPS, total=STEPS)
+    return 0
+
+

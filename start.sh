@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# From nothing to a live server: ./start.sh [VERB]. `./start.sh help` lists the verbs, DRY_RUN=1 only shows what would be done.
+set -euo pipefail
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
+exec bash "$root/scripts/recipe.sh" "$@"
