@@ -13,6 +13,7 @@ from recipe.failure import Failure
 from recipe.quality.judge import Reply
 
 ASK_S, PROBE_S = 600.0, 20.0
+CHECK = "check the URL, the key and that the server is ready"
 OFF: Mapping[str, Any] = {"chat_template_kwargs": {"enable_thinking": False}}
 
 
@@ -48,7 +49,9 @@ def probe(server: Server) -> Server:
     models = listed.data().get("data")
     if listed.status != 200 or not isinstance(models, list) or not models:
         said = f"status {listed.status}: {listed.body[:200]}" if listed.status else listed.body
-        raise Failure("E_API", found=f"{server.host}:{server.port}/v1/models gave {said}", needed="a server that lists its model")
+        raise Failure(
+            "E_API", found=f"{server.host}:{server.port}/v1/models gave {said}", needed="a server that lists its model", remedy=CHECK
+        )
     health = _call(server, "/health", None, PROBE_S).data()
     context = models[0].get("max_model_len") or health.get("context_length") or 0
     return Server(

@@ -45,7 +45,9 @@ def run(arguments: Sequence[str], ui: Ui, base_url: str = "", key: str = "") -> 
     options = suite.Options(tuple(name for name in chosen.only.split(",") if name), chosen.needle_tokens)
     suite.chosen(options)
     if not chosen.base_url:
-        raise Failure("E_API", found="no server of this installation runs", needed="./start.sh first, or --base-url")
+        raise Failure(
+            "E_API", found="no server of this installation runs", needed="one to ask", remedy="./start.sh, or give --base-url URL"
+        )
     own = key if chosen.base_url == base_url else ""
     server = probe(parse_url(chosen.base_url, os.environ.get(KEY_VARIABLE, "") or own))
     ui.headline(f"quality of {server.model} at {server.host}:{server.port}")
