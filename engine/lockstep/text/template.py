@@ -44,7 +44,9 @@ class ChatTemplate:
             self._template = _environment().from_string(source)
             self._effort_at, self._effort_lines = self._find_effort_line()
         except (TemplateError, TextError) as error:
-            raise CheckpointTextError(f"{where}: cannot render one user message ({error}); needed: the template of this checkpoint") from None
+            raise CheckpointTextError(
+                f"{where}: cannot render one user message ({error}); needed: the template of this checkpoint"
+            ) from None
 
     @classmethod
     def load(cls, directory: Path, tokenizer: Tokenizer) -> ChatTemplate:

@@ -33,7 +33,9 @@ class Tokenizer:
         self._hidden = frozenset(int(entry["id"]) for entry in definition.get("added_tokens", []) if entry.get("special"))
         missing = [tag for tag in (THINK_OPEN, THINK_CLOSE) if tag not in added]
         if missing:
-            raise CheckpointTextError(f"{where}: no added token {missing[0]}; needed: the tags {THINK_OPEN} and {THINK_CLOSE} as single tokens")
+            raise CheckpointTextError(
+                f"{where}: no added token {missing[0]}; needed: the tags {THINK_OPEN} and {THINK_CLOSE} as single tokens"
+            )
         self.think_open, self.think_close = added[THINK_OPEN], added[THINK_CLOSE]
         self._bytes = _token_bytes(self._plain.get_vocab(with_added_tokens=False), added)
         self.size = len(self._bytes)
@@ -58,7 +60,9 @@ class Tokenizer:
         try:
             return [encoding.ids for encoding in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
         except (TypeError, UnicodeEncodeError):
-            raise TextError("the text holds a lone surrogate (half of a UTF-16 pair); needed: Unicode text. Send the whole character") from None
+            raise TextError(
+                "the text holds a lone surrogate (half of a UTF-16 pair); needed: Unicode text. Send the whole character"
+            ) from None
 
     def split(self, text: str) -> list[str]:
         """Cut at the spellings of added tokens, longest first: plain pieces at even places, spellings at odd ones."""
@@ -81,7 +85,9 @@ def _require_byte_level(definition: dict[str, Any], where: str) -> None:
     model, decoder = definition.get("model") or {}, definition.get("decoder") or {}
     kinds = {decoder.get("type"), *(part.get("type") for part in decoder.get("decoders") or [])}
     if model.get("type") != "BPE" or "ByteLevel" not in kinds:
-        raise CheckpointTextError(f"{where}: model {model.get('type')} with decoder {decoder.get('type')}; needed: BPE with a ByteLevel decoder")
+        raise CheckpointTextError(
+            f"{where}: model {model.get('type')} with decoder {decoder.get('type')}; needed: BPE with a ByteLevel decoder"
+        )
 
 
 def _token_bytes(vocabulary: dict[str, int], added: dict[str, int]) -> list[bytes]:

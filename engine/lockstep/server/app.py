@@ -1,0 +1,105 @@
+"""The ASGI application: routes, keys, error forms, the OpenAPI document. Knows endpoints by their routers only."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import Any
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.responses import JSONResponse
+from pydantic.json_schema import models_json_schema
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+import lockstep
+from lockstep.server import chat, completions, health, metrics, models, tokenize
+from lockstep.server.deployment import Deployment, deployment
+from lockstep.server.errors import ApiError, failed
+from lockstep.server.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+
+_BODIES = (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody)
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+
+
+async def _check_key(request: Request) -> None:
+    deployment(request).keys.check(request)
+
+
+def build_app(site: Deployment) -> ASGIApp:
+    """The application of one deployment. Every route but `/health` asks for a key, if keys are configured."""
+    app = FastAPI(title="lockstep", version=lockstep.__version__, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.state.deployment = site
+    app.include_router(health.open_router)
+    for family in (chat, completions, models, tokenize, health, metrics):
+        app.include_router(family.router, dependencies=[Depends(_check_key)])
+    app.include_router(_document_router(app), dependencies=[Depends(_check_key)])
+    app.add_exception_handler(ApiError, _show_api_error)
+    app.add_exception_handler(HTTPException, _show_http_error)
+    app.add_exception_handler(Exception, _show_fault)
+    return Envelope(app)
+
+
+def _document_router(app: FastAPI) -> APIRouter:
+    router = APIRouter(include_in_schema=False)
+    document: dict[str, Any] = {}
+
+    @router.get("/openapi.json")
+    async def openapi() -> JSONResponse:
+        if not document:
+            _, bodies = models_json_schema([(body, "validation") for body in _BODIES], ref_template="#/components/schemas/{model}")
+            document.update(app.openapi())
+            document["components"]["schemas"] |= bodies["$defs"]
+        return JSONResponse(document)
+
+    return router
+
+
+async def _show_api_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ApiError)
+    return JSONResponse(error.body(), error.status, error.headers)
+
+
+async def _show_http_error(request: Request, error: Exception) -> JSONResponse:
+    """The router's own refusals."""
+    assert isinstance(error, HTTPException)
+    method, path = request.method, request.url.path[:80]
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        message = f"{method} is not served at {path}; needed: {allowed}."
+    else:
+        message = f"There is nothing at {path}. GET /openapi.json lists what is served."
+    shown = ApiError(
+        error.status_code, message, code="method_not_allowed" if error.status_code == 405 else "not_found", kind="not_found_error"
+    )
+    return JSONResponse(shown.body(), shown.status, dict(error.headers or {}))
+
+
+async def _show_fault(request: Request, error: Exception) -> JSONResponse:
+    shown = failed("The server failed inside; its log has the details. Send the request again.")
+    return JSONResponse(shown.body(), shown.status)
+
+
+class Envelope:
+    """Outermost layer: every response carries `x-request-id`, and HEAD is answered as GET without a body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        offered = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        request_id = offered if _REQUEST_ID.fullmatch(offered) else secrets.token_hex(8).encode()
+        is_head = scope["method"] == "HEAD"
+        inner = {**scope, "method": "GET"} if is_head else scope
+
+        async def labelled(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id)]
+            elif is_head and message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+            await send(message)
+
+        await self._app(inner, receive, labelled)

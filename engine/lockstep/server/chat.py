@@ -1,0 +1,82 @@
+"""`POST /v1/chat/completions`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from lockstep.server.body import read_model
+from lockstep.server.deployment import Deployment, deployment
+from lockstep.server.documents import ChatCompletion, inference_route
+from lockstep.server.generation import Generation, engine_request, tokenised
+from lockstep.server.replies import Choice, reply_events, whole_reply
+from lockstep.server.schema import ChatBody, ChatMessage, ThinkingBody
+from lockstep.server.stream import EventStream, unless_client_leaves
+from lockstep.text.reply import Delta, ReplyText
+from lockstep.text.template import Prompt
+from lockstep.text.thinking import choose_thinking
+
+router = APIRouter(tags=["chat"])
+
+
+@router.post("/v1/chat/completions", **inference_route(ChatBody, ChatCompletion))
+async def chat_completions(request: Request) -> Response:
+    """Continue a conversation. With `stream` the reply comes as server-sent events, one for each round of the engine."""
+    site = deployment(request)
+    site.require_ready()
+    body = await read_model(request, ChatBody)
+    site.require_model(body.model)
+    prompt = await chat_prompt(site, body, body.messages)
+    wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    engine = engine_request(site, body, prompt.ids, "chatcmpl", "messages", wanted)
+    generation = Generation(site, engine, ReplyText(site.tokenizer, body.stop or (), prompt.in_reasoning), "chat", "messages")
+    if body.stream:
+        return EventStream(reply_events(generation, ChatDialect(), site.options.name, body))
+    return await unless_client_leaves(request, whole_reply(generation, ChatDialect(), site.options.name, body))
+
+
+async def chat_prompt(site: Deployment, body: ThinkingBody, messages: list[ChatMessage], add_generation_prompt: bool = True) -> Prompt:
+    """The ids a conversation becomes; the one way to them, for replies and for `/tokenize`."""
+    thinking = choose_thinking(site.thinking, body.thinking_switch, body.effort)
+    plain = [message.model_dump(exclude_none=True) for message in messages]
+    return await tokenised(
+        lambda: site.template.prompt(plain, thinking, body.clear_thinking, add_generation_prompt), _characters(messages), "messages"
+    )
+
+
+def _characters(messages: list[ChatMessage]) -> int:
+    """Size of a conversation, near enough to tell long from short."""
+    total = 0
+    for message in messages:
+        parts = message.content if isinstance(message.content, list) else []
+        total += len(message.content or "") + sum(len(part.text) for part in parts) + len(message.reasoning_content or "")
+        total += sum(len(str(call.function.arguments)) for call in message.tool_calls or [])
+    return total
+
+
+class ChatDialect:
+    """Messages and deltas."""
+
+    whole_object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def opening(self) -> list[Choice]:
+        return [self._chunk({"role": "assistant", "content": ""})]
+
+    def pieces(self, delta: Delta) -> list[Choice]:
+        named = (("reasoning_content", delta.reasoning), ("content", delta.content))
+        return [self._chunk({name: text}) for name, text in named if text]
+
+    def closing(self, reason: str) -> Choice:
+        return self._chunk({}, reason)
+
+    def whole(self, delta: Delta, reason: str) -> Choice:
+        message = {"role": "assistant", "content": delta.content}
+        if delta.reasoning:
+            message["reasoning_content"] = delta.reasoning
+        return {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
+
+    def _chunk(self, delta: dict[str, Any], reason: str | None = None) -> Choice:
+        return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}

@@ -1,0 +1,128 @@
+"""What one running server consists of: options, engine, texts, keys, meters. Endpoints get it; it knows none of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from starlette.requests import Request
+
+from lockstep.channel.client import EngineState
+from lockstep.config.fields import ConfigError
+from lockstep.config.generation import GenerationConfig, read_generation_config
+from lockstep.config.serving import ServingOptions
+from lockstep.core.messages import Loading, Ready, Snapshot
+from lockstep.core.types import EngineRequest, RoundEvent
+from lockstep.server.auth import Keys
+from lockstep.server.errors import ApiError, engine_dead, unavailable
+from lockstep.server.meters import Meters
+from lockstep.text.errors import CheckpointTextError
+from lockstep.text.template import ChatTemplate
+from lockstep.text.thinking import Thinking, default_thinking
+from lockstep.text.tokenizer import Tokenizer
+
+# An engine that reports nothing for this long while requests run counts as stuck. A prompt slice on a slow CPU stays far below.
+STALL_S = 120.0
+
+
+class Engine(Protocol):
+    """What the server needs of `channel.client.EngineClient`."""
+
+    state: EngineState
+    cause: str
+    loading: Loading
+    facts: Ready | None
+    snapshot: Snapshot | None
+
+    def submit(self, request: EngineRequest) -> AsyncGenerator[RoundEvent, None]: ...
+    def cancel(self, request_id: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Deployment:
+    """Built once at start. `created` is Unix seconds; `in_flight` counts requests between acceptance and their last byte."""
+
+    options: ServingOptions
+    engine: Engine
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    generation: GenerationConfig
+    keys: Keys
+    meters: Meters
+    thinking: Thinking
+    created: int = field(default_factory=lambda: int(time.time()))
+    started_s: float = field(default_factory=time.monotonic)
+    draining: bool = False
+    in_flight: int = 0
+    _seen: Snapshot | None = None
+    _seen_s: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def load(cls, options: ServingOptions, engine: Engine) -> Deployment:
+        """Read the text files of the checkpoint and the keys. Raises LockstepError naming the file."""
+        tokenizer = Tokenizer.load(options.model)
+        try:
+            generation = read_generation_config(options.model)
+        except ConfigError as error:
+            raise CheckpointTextError(str(error)) from None
+        return cls(
+            options=options,
+            engine=engine,
+            tokenizer=tokenizer,
+            template=ChatTemplate.load(options.model, tokenizer),
+            generation=generation,
+            keys=Keys.load(options.api_key_file),
+            meters=Meters(options.name, engine),
+            thinking=default_thinking(options.thinking, options.reasoning_effort),
+        )
+
+    @property
+    def context(self) -> int:
+        """Tokens one request may hold: the engine's word once it is loaded."""
+        return self.engine.facts.context if self.engine.facts else self.options.context
+
+    @property
+    def status(self) -> str:
+        """ok, loading, draining, stalled or dead."""
+        state = self.engine.state
+        if state is EngineState.DEAD:
+            return "dead"
+        if self.draining or state is EngineState.DRAINING:
+            return "draining"
+        if state is EngineState.LOADING:
+            return "loading"
+        return "stalled" if self.silence_s > STALL_S else "ok"
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds since the engine last reported, 0 before it is loaded. `watch` has to be called about once a second."""
+        return time.monotonic() - self._seen_s if self._seen is not None else 0.0
+
+    def watch(self) -> None:
+        """Notice a report of the engine."""
+        if self.engine.snapshot is not self._seen:
+            self._seen, self._seen_s = self.engine.snapshot, time.monotonic()
+
+    def require_ready(self) -> None:
+        """Raise ApiError 503 unless requests can be taken."""
+        if self.engine.state is EngineState.DEAD:
+            raise engine_dead(self.engine.cause)
+        if self.draining or self.engine.state is EngineState.DRAINING:
+            raise unavailable("The server is shutting down; send the request again later or elsewhere.", "draining", retry=True)
+        if self.engine.state is EngineState.LOADING:
+            progress = self.engine.loading
+            raise unavailable(f"Loading model ({progress.stage}, {progress.fraction:.0%}); try again in a while.", "loading", retry=True)
+
+    def require_model(self, name: str | None) -> None:
+        """Raise ApiError 404 for a model that is not served. An absent name is the served model."""
+        if name is not None and name != self.options.name:
+            shown = name if len(name) <= 80 else f"{name[:80]}..."
+            message = f"The model `{shown}` is not served here; needed: `{self.options.name}`. GET /v1/models lists what is served."
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+
+def deployment(request: Request) -> Deployment:
+    """The deployment of the app a request came to."""
+    return request.app.state.deployment

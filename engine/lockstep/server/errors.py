@@ -1,0 +1,73 @@
+"""Errors as clients see them: one class, one JSON form. Knows HTTP statuses, nothing of the engine's inside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lockstep.core.errors import BAD_REQUEST, CONTEXT_EXCEEDED, DRAINING, QUEUE_FULL, EngineDied, EngineRejected
+
+RETRY_AFTER_S = 5
+
+
+class ApiError(Exception):
+    """A refusal or failure with its HTTP status. `message` says what was found, what was needed and what to change."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        kind: str = "invalid_request_error",
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code, self.param, self.kind = status, message, code, param, kind
+        self.headers = headers or {}
+
+    def body(self) -> dict[str, Any]:
+        """The OpenAI form."""
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+
+def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """400: the request itself has to change."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def unavailable(message: str, code: str, *, retry: bool) -> ApiError:
+    """503: the server cannot serve now; `retry` if waiting can help."""
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if retry else {}
+    return ApiError(503, message, code=code, kind="service_unavailable_error", headers=headers)
+
+
+def overloaded(message: str) -> ApiError:
+    """429 with Retry-After: all slots and the queue are taken."""
+    return ApiError(429, message, code="queue_full", kind="rate_limit_error", headers={"Retry-After": str(RETRY_AFTER_S)})
+
+
+def engine_dead(cause: str) -> ApiError:
+    """503: the engine process is gone and does not come back by itself."""
+    return unavailable(f"The engine is down: {cause}. Restart the server.", "engine_dead", retry=False)
+
+
+def failed(message: str) -> ApiError:
+    """500: the engine could not finish a request it had taken."""
+    return ApiError(500, message, code="engine_failed", kind="server_error")
+
+
+def from_engine(error: EngineRejected | EngineDied, prompt_param: str) -> ApiError:
+    """What a client sees of the engine's own words."""
+    if isinstance(error, EngineDied):
+        return engine_dead(str(error))
+    match error.code:
+        case code if code == CONTEXT_EXCEEDED:
+            return bad_request(str(error), prompt_param, CONTEXT_EXCEEDED)
+        case code if code == QUEUE_FULL:
+            return overloaded(f"{error}.")
+        case code if code == DRAINING:
+            return unavailable(f"{error}.", DRAINING, retry=True)
+        case code if code == BAD_REQUEST:
+            return bad_request(str(error))
+    return failed(f"The engine refused the request ({error.code}): {error}")

@@ -1,0 +1,229 @@
+"""One reply: from a validated request to the engine and back as text, a delta a round. Knows no endpoint's JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+import struct
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from lockstep.core.errors import CONTEXT_EXCEEDED, EngineDied, EngineRejected
+from lockstep.core.types import EngineRequest, FinishReason, RoundEvent, Sampling, Usage
+from lockstep.server.deployment import Deployment
+from lockstep.server.errors import ApiError, bad_request, failed, from_engine, overloaded, unavailable
+from lockstep.server.schema import GenerationBody
+from lockstep.text.errors import TextError
+from lockstep.text.reply import Delta, ReplyText
+
+TOP_K = 20
+# Below this the noise can no longer reorder distinct logits in float32, so the request is served as greedy.
+GREEDY_BELOW = 1e-4
+# Text longer than this is rendered and cut into tokens off the event loop.
+INLINE_CHARACTERS = 1 << 14
+
+log = logging.getLogger("lockstep.server")
+Result = TypeVar("Result")
+
+
+async def tokenised(work: Callable[[], Result], characters: int, param: str) -> Result:
+    """Run text work, in a thread if it is long. Raises ApiError 400 for a text that cannot be used."""
+    try:
+        return work() if characters <= INLINE_CHARACTERS else await asyncio.to_thread(work)
+    except TextError as error:
+        raise bad_request(f"{error}.", param) from None
+
+
+def check_ids(site: Deployment, ids: Sequence[int], param: str) -> None:
+    """Raise ApiError 400 for an id that no token has."""
+    size = site.tokenizer.size
+    worst = max(ids, default=0)
+    if worst >= size:
+        raise bad_request(f"`{param}` holds the id {worst}; needed: ids from 0 to {size - 1}, the vocabulary of this model.", param)
+
+
+def engine_request(
+    site: Deployment, body: GenerationBody, prompt_ids: Sequence[int], prefix: str, param: str, wanted: int | None
+) -> EngineRequest:
+    """The engine's form of a request. `wanted`: reply tokens asked for; None or 0 takes the default, cut to the room left.
+
+    Raises ApiError 400 if prompt and reply do not fit the window.
+    """
+    room = site.context - len(prompt_ids)
+    if room < (wanted or 1):
+        asked = len(prompt_ids) + (wanted or 1)
+        raise bad_request(
+            f"This model's maximum context length is {site.context} tokens. However, you requested {asked} tokens "
+            f"({len(prompt_ids)} in the {param}, {wanted or 1} in the completion). Shorten the {param} or lower max_tokens.",
+            param,
+            CONTEXT_EXCEEDED,
+        )
+    max_tokens = wanted or min(site.options.max_tokens, room)
+    min_tokens = body.min_tokens or 0
+    if min_tokens > max_tokens:
+        raise bad_request(
+            f"`min_tokens` is {min_tokens}, the reply may have {max_tokens} tokens; needed: no more than those.", "min_tokens"
+        )
+    check_ids(site, body.stop_token_ids or (), "stop_token_ids")
+    return EngineRequest(
+        id=f"{prefix}-{secrets.token_hex(12)}",
+        prompt_ids=tuple(prompt_ids),
+        sampling=sampling(site, body, prompt_ids),
+        max_tokens=max_tokens,
+        stop_ids=frozenset(site.generation.eos_token_ids) | frozenset(body.stop_token_ids or ()),
+        min_tokens=min_tokens,
+        ignore_eos=bool(body.ignore_eos),
+        draft=body.draft is not False,
+    )
+
+
+def sampling(site: Deployment, body: GenerationBody, prompt_ids: Sequence[int]) -> Sampling:
+    """Sampling settings: the request's, then the checkpoint's, top_k 20. The default seed is a function of the prompt."""
+    temperature = site.generation.temperature if body.temperature is None else body.temperature
+    seed = _prompt_seed(prompt_ids) if body.seed is None else body.seed % (1 << 64)
+    return Sampling(
+        temperature=0.0 if temperature <= GREEDY_BELOW else temperature,
+        top_k=TOP_K if body.top_k is None else max(body.top_k, 0),
+        top_p=site.generation.top_p if body.top_p is None else body.top_p,
+        min_p=body.min_p or 0.0,
+        seed=seed,
+    )
+
+
+def _prompt_seed(prompt_ids: Sequence[int]) -> int:
+    packed = struct.pack(f"<{len(prompt_ids)}I", *prompt_ids)
+    return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "big")
+
+
+class Generation:
+    """A reply under way. Iterate `deltas` to its end, then read `finish_reason`, `usage()` and `figures()`."""
+
+    def __init__(self, site: Deployment, request: EngineRequest, text: ReplyText, route: str, prompt_param: str) -> None:
+        self.request, self.text = request, text
+        self._site, self._route, self._param = site, route, prompt_param
+        self._began_s = time.monotonic()
+        self._first_s = self._last_s = 0.0
+        self._engine_usage = Usage()
+        self._state_hash: str | None = None
+        self.finish_reason = ""
+
+    async def deltas(self) -> AsyncGenerator[Delta, None]:
+        """One delta for each round that brought tokens, empty if its text is held back. Raises ApiError.
+
+        A closed iterator ends the request in the engine.
+        """
+        site = self._site
+        site.require_ready()
+        limit = (site.engine.facts.slots if site.engine.facts else site.options.parallel) + site.options.max_queued
+        if site.in_flight >= limit:
+            site.meters.count_request(self._route, "429")
+            raise overloaded(f"{site.in_flight} requests are running or waiting, as many as this server takes; try again later.")
+        site.in_flight += 1
+        status = "cancelled"
+        try:
+            async with aclosing(site.engine.submit(self.request)) as events:
+                async for event in events:
+                    delta = self._take(event)
+                    if event.token_ids:
+                        yield delta
+            if tail := self.text.finish():
+                yield tail
+            status = "200"
+        except (EngineRejected, EngineDied) as error:
+            refusal = from_engine(error, self._param)
+            status = str(refusal.status)
+            raise refusal from None
+        except ApiError as error:
+            status = str(error.status)
+            raise
+        finally:
+            site.in_flight -= 1
+            self._record(status)
+
+    def _take(self, event: RoundEvent) -> Delta:
+        was_stopped = self.text.stopped is not None
+        delta = self.text.feed(event.token_ids)
+        if event.token_ids and not was_stopped:
+            self._time(len(event.token_ids))
+        if self.text.stopped is not None and not was_stopped and event.finish is None:
+            self._site.engine.cancel(self.request.id)
+        if event.finish is not None:
+            self._end(event)
+        return delta
+
+    def _time(self, tokens: int) -> None:
+        now = time.monotonic()
+        if self._first_s:
+            self._site.meters.observe("between_s", (now - self._last_s) / tokens)
+        else:
+            self._first_s = now
+            self._site.meters.observe("first_token_s", now - self._began_s)
+        self._last_s = now
+
+    def _end(self, event: RoundEvent) -> None:
+        self._engine_usage = event.usage or self._engine_usage
+        self._state_hash = event.state_hash
+        if self.text.stopped is not None:
+            self.finish_reason = "stop"
+            return
+        match event.finish:
+            case FinishReason.STOP | FinishReason.LENGTH:
+                self.finish_reason = str(event.finish)
+            case FinishReason.CANCELLED:
+                raise unavailable("The server ended this request before its reply was complete; send it again.", "cancelled", retry=True)
+            case _:
+                raise failed(f"The engine could not finish this request: {event.error or 'no cause given'}. Send it again.")
+
+    def _record(self, status: str) -> None:
+        meters, spent_s = self._site.meters, time.monotonic() - self._began_s
+        meters.count_request(self._route, status)
+        if status == "200":
+            meters.count_finish(self.finish_reason)
+            meters.observe("total_s", spent_s)
+            for key in ("queued_s", "prefill_s", "decode_s"):
+                meters.observe(key, getattr(self._engine_usage, key))
+            meters.observe("prompt_tokens", len(self.request.prompt_ids))
+            meters.observe("reply_tokens", len(self.text.tokens))
+        elif status == "cancelled":
+            meters.count_disconnection()
+        log.info(
+            "%s %s %s: prompt %d, reply %d tokens, %s, %.3f s",
+            self.request.id, self._route, status, len(self.request.prompt_ids), len(self.text.tokens), self.finish_reason or "-", spent_s,
+        )  # fmt: skip
+
+    def usage(self) -> dict[str, Any]:
+        """OpenAI's usage object, of the reply so far."""
+        prompt, reply = len(self.request.prompt_ids), len(self.text.tokens)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": reply,
+            "total_tokens": prompt + reply,
+            "prompt_tokens_details": {"cached_tokens": min(self._engine_usage.cached_tokens, prompt)},
+            "completion_tokens_details": {"reasoning_tokens": self.text.reasoning_tokens},
+        }
+
+    def figures(self, with_ids: bool) -> dict[str, Any]:
+        """Our own block: times in seconds, rounds, drafting, and the hash that names the reply's ids."""
+        usage, tokens = self._engine_usage, self.text.tokens
+        figures: dict[str, Any] = {
+            "token_sha": hashlib.sha256(",".join(map(str, tokens)).encode()).hexdigest()[:12],
+            "time_to_first_token_s": round(self._first_s - self._began_s, 6) if self._first_s else None,
+            "tokens_per_s": round(len(tokens) / usage.decode_s, 3) if usage.decode_s > 0 else None,
+            "queued_s": round(usage.queued_s, 6),
+            "prefill_s": round(usage.prefill_s, 6),
+            "decode_s": round(usage.decode_s, 6),
+            "rounds": usage.rounds,
+            "drafted_tokens": usage.drafted_tokens,
+            "accepted_tokens": usage.accepted_tokens,
+        }
+        if self._state_hash is not None:
+            figures["state_hash"] = self._state_hash
+        if self.text.stopped is not None:
+            figures["stop_sequence"] = self.text.stopped
+        if with_ids:
+            figures |= {"prompt_token_ids": list(self.request.prompt_ids), "token_ids": list(tokens)}
+        return figures

@@ -1,0 +1,104 @@
+"""`/health` (is it alive), `/health/ready` (can it serve), `/ping`, `/version`. Never waits on the engine."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+
+import lockstep
+from lockstep.channel.client import EngineState
+from lockstep.server.deployment import Deployment, deployment
+from lockstep.server.documents import Health, Readiness, Version, errors
+
+router = APIRouter(tags=["health"])
+open_router = APIRouter(tags=["health"])
+_DOWN = ("dead", "stalled")
+
+
+@open_router.get("/health", response_model=Health, responses={503: {"model": Health}})
+@open_router.get("/v1/health", response_model=Health, responses={503: {"model": Health}}, include_in_schema=False)
+async def health(request: Request) -> JSONResponse:
+    """200 while the server lives, loading included; 503 once the engine is dead or stuck. Open to all, reduced without a key."""
+    site = deployment(request)
+    status = 503 if site.status in _DOWN else 200
+    if site.keys.needed and site.keys.label(request) is None:
+        return JSONResponse({"status": site.status}, status)
+    return JSONResponse(_facts(site), status)
+
+
+@router.get("/health/ready", response_model=Readiness, responses={503: {"model": Readiness}, **errors(401)})
+async def ready(request: Request) -> JSONResponse:
+    """200 when requests are taken; 503 with the reason otherwise."""
+    site = deployment(request)
+    if site.status == "ok":
+        return JSONResponse({"ready": True})
+    return JSONResponse({"ready": False, "reason": _reason(site)}, 503)
+
+
+@router.get("/ping", responses=errors(401, 503))
+async def ping(request: Request) -> JSONResponse:
+    """An empty object, for probes that only look at the status."""
+    return JSONResponse({}, 503 if deployment(request).status in _DOWN else 200)
+
+
+@router.get("/version", response_model=Version, responses=errors(401))
+async def version(request: Request) -> dict[str, Any]:
+    """Version of the server, and of the engine once it is loaded."""
+    facts = deployment(request).engine.facts
+    return {
+        "version": lockstep.__version__,
+        "engine": facts.engine_version if facts else None,
+        "build": facts.build_digest if facts else None,
+    }
+
+
+def _reason(site: Deployment) -> str:
+    match site.status:
+        case "dead":
+            return f"engine is down: {site.engine.cause}"
+        case "loading":
+            return f"loading: {site.engine.loading.stage}, {site.engine.loading.fraction:.0%}"
+        case "stalled":
+            return f"engine has not reported for {site.silence_s:.0f} s"
+    return site.status
+
+
+def _facts(site: Deployment) -> dict[str, Any]:
+    """Names that dashboards of related servers read, and our own."""
+    facts: dict[str, Any] = {
+        "status": site.status,
+        "ok": site.status == "ok",
+        "backend": "lockstep",
+        "version": lockstep.__version__,
+        "model": site.options.name,
+        "uptime_s": round(time.monotonic() - site.started_s, 3),
+        "context_length": site.context,
+        "draining": site.draining,
+    }
+    if site.status != "ok":
+        facts["cause"] = _reason(site)
+    return facts | _engine_facts(site)
+
+
+def _engine_facts(site: Deployment) -> dict[str, Any]:
+    engine, snapshot = site.engine.facts, site.engine.snapshot
+    if engine is None or snapshot is None or site.engine.state is EngineState.DEAD:
+        return {"busy": False, "requests_running": 0}
+    return {
+        "busy": snapshot.running > 0,
+        "requests_running": snapshot.running,
+        "queued": snapshot.waiting,
+        "streams": {"running": snapshot.running, "waiting": snapshot.waiting, "max": engine.slots},
+        "pool_tokens": engine.pool_tokens,
+        "pool_free_tokens": snapshot.pool_free_tokens,
+        "prompt_tokens_total": snapshot.prompt_tokens_total,
+        "completion_tokens_total": snapshot.generated_tokens_total,
+        "rounds_total": snapshot.steps_total,
+        "drafted_total": snapshot.drafted_tokens_total,
+        "accepted_total": snapshot.accepted_tokens_total,
+        "last_report_age_s": round(site.silence_s, 3),
+        "device": engine.device,
+    }

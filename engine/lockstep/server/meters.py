@@ -1,0 +1,141 @@
+"""Metrics: one table of families, published under our own prefix and, where a name exists, under vLLM's. Knows no endpoint.
+
+Gauges and counters are read from the engine's last snapshot when scraped; histograms are fed by finished requests. A family that
+is not measured is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from lockstep.core.messages import Ready, Snapshot
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+TOKENS = (1, 8, 32, 128, 512, 2048, 8192, 32768, 131072, 524288)
+
+
+class Reporting(Protocol):
+    """What the table reads of the engine."""
+
+    facts: Ready | None
+    snapshot: Snapshot | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One gauge or counter of the engine's snapshot. Counters get `_total` appended by the library."""
+
+    name: str
+    help: str
+    read: Callable[[Snapshot, Ready], float]
+    counter: bool = False
+    vllm: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One histogram over finished requests or rounds."""
+
+    name: str
+    help: str
+    bounds: tuple[float, ...]
+    vllm: str
+
+
+READINGS = (
+    Reading("requests_running", "Requests that own a slot.", lambda s, f: s.running, vllm="num_requests_running"),
+    Reading("requests_waiting", "Requests in the queue.", lambda s, f: s.waiting, vllm="num_requests_waiting"),
+    Reading("requests_running_max", "Slots.", lambda s, f: f.slots),
+    Reading("pool_tokens", "Tokens the shared pool holds.", lambda s, f: f.pool_tokens),
+    Reading("pool_free_tokens", "Tokens of the shared pool nobody owns.", lambda s, f: s.pool_free_tokens),
+    Reading(
+        "pool_usage_ratio",
+        "Share of the pool that is owned, 0 to 1.",
+        lambda s, f: 1 - s.pool_free_tokens / f.pool_tokens if f.pool_tokens else 0.0,
+        vllm="kv_cache_usage_perc",
+    ),
+    Reading("steps", "Steps of the engine.", lambda s, f: s.steps_total, counter=True),
+    Reading("prompt_tokens", "Prompt tokens computed.", lambda s, f: s.prompt_tokens_total, counter=True, vllm="prompt_tokens"),
+    Reading(
+        "generation_tokens", "Tokens generated, live replies included.", lambda s, f: s.generated_tokens_total, True, "generation_tokens"
+    ),
+    Reading("drafted_tokens", "Tokens drafted.", lambda s, f: s.drafted_tokens_total, True, "spec_decode_num_draft_tokens"),
+    Reading("accepted_tokens", "Drafted tokens accepted.", lambda s, f: s.accepted_tokens_total, True, "spec_decode_num_accepted_tokens"),
+)
+
+TIMINGS = {
+    "first_token_s": Timing(
+        "time_to_first_token_seconds", "From a request's arrival to its first token.", SECONDS, "time_to_first_token_seconds"
+    ),
+    "between_s": Timing("inter_token_seconds", "From round to round, per token.", SECONDS, "inter_token_latency_seconds"),
+    "total_s": Timing("request_latency_seconds", "From a request's arrival to its end.", SECONDS, "e2e_request_latency_seconds"),
+    "queued_s": Timing("request_queue_seconds", "In the engine's queue.", SECONDS, "request_queue_time_seconds"),
+    "prefill_s": Timing("request_prefill_seconds", "In the prompt.", SECONDS, "request_prefill_time_seconds"),
+    "decode_s": Timing("request_decode_seconds", "In the reply.", SECONDS, "request_decode_time_seconds"),
+    "prompt_tokens": Timing("request_prompt_tokens", "Prompt tokens of a request.", TOKENS, "request_prompt_tokens"),
+    "reply_tokens": Timing("request_generation_tokens", "Reply tokens of a request.", TOKENS, "request_generation_tokens"),
+}
+
+
+class Meters:
+    """Registry of one server."""
+
+    def __init__(self, model: str, engine: Reporting) -> None:
+        disable_created_metrics()
+        self.registry = CollectorRegistry()
+        self.registry.register(_EngineReadings(model, engine))
+        self._requests = Counter("lockstep_requests", "Inference requests that ended.", ["route", "status"], registry=self.registry)
+        self._left = Counter("lockstep_client_disconnections", "Clients that left before their reply ended.", registry=self.registry)
+        self._finished = Counter(
+            "vllm:request_success", "Replies by finish reason.", ["model_name", "finished_reason"], registry=self.registry
+        )
+        self._model = model
+        self._timings = {key: self._histograms(timing) for key, timing in TIMINGS.items()}
+
+    def _histograms(self, timing: Timing) -> tuple[Histogram, Histogram]:
+        alias = Histogram(f"vllm:{timing.vllm}", timing.help, ["model_name"], buckets=timing.bounds, registry=self.registry)
+        own = Histogram(f"lockstep_{timing.name}", timing.help, buckets=timing.bounds, registry=self.registry)
+        return own, alias.labels(self._model)
+
+    def observe(self, key: str, value: float) -> None:
+        """Feed one histogram; `key` is a key of TIMINGS."""
+        for histogram in self._timings[key]:
+            histogram.observe(value)
+
+    def count_request(self, route: str, status: str) -> None:
+        """An inference request ended; `status` is an HTTP status, `cancelled` or `failed`."""
+        self._requests.labels(route, status).inc()
+
+    def count_finish(self, reason: str) -> None:
+        """A reply ended with an OpenAI finish reason."""
+        self._finished.labels(self._model, reason).inc()
+
+    def count_disconnection(self) -> None:
+        """A client left before its reply ended."""
+        self._left.inc()
+
+
+class _EngineReadings(Collector):
+    """Reads the table at scrape time; nothing at all before the engine has reported."""
+
+    def __init__(self, model: str, engine: Reporting) -> None:
+        self._model, self._engine = model, engine
+
+    def collect(self) -> Iterator[Metric]:
+        snapshot, facts = self._engine.snapshot, self._engine.facts
+        if snapshot is None or facts is None:
+            return
+        for row in READINGS:
+            family = CounterMetricFamily if row.counter else GaugeMetricFamily
+            value = row.read(snapshot, facts)
+            yield family(f"lockstep_{row.name}", row.help, value=value)
+            if row.vllm:
+                alias = family(f"vllm:{row.vllm}", row.help, labels=["model_name"])
+                alias.add_metric([self._model], value)
+                yield alias

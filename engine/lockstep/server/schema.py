@@ -1,0 +1,241 @@
+"""Request bodies as the API takes them. Knows bounds and shapes; what a field does is decided elsewhere.
+
+Strict types: no numeric strings, no truthy strings, no bool as number. Null stands for the default. Unknown fields are ignored,
+except those that `unsupported` lists.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StringConstraints, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from lockstep.server.unsupported import UNSUPPORTED, refuse_unsupported
+
+INT64 = 1 << 63
+MAX_TOKEN_ID = (1 << 31) - 1
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
+StopString = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+
+
+def _fault(words: str) -> PydanticCustomError:
+    return PydanticCustomError("needed", "{words}", {"words": words})
+
+
+def _stop_list(value: Any) -> Any:
+    stops = [value] if isinstance(value, str) else value
+    if stops is not None and (not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops)):
+        raise _fault("a string or a list of strings, none of them empty")
+    return stops
+
+
+def _thinking_switch(value: Any) -> Any:
+    """`true`, `false`, or `{"type": "enabled" | "disabled"}`."""
+    if isinstance(value, dict):
+        value = {"enabled": True, "disabled": False}.get(str(value.get("type")), "unknown")
+    if value is not None and not isinstance(value, bool):
+        raise _fault('true, false, {"type": "enabled"} or {"type": "disabled"}')
+    return value
+
+
+ThinkingSwitch = Annotated[bool | None, BeforeValidator(_thinking_switch, json_schema_input_type=bool | dict[str, Any] | None)]
+
+
+class Body(BaseModel):
+    """Base of all request bodies."""
+
+    model_config = ConfigDict(strict=True, extra="allow", hide_input_in_errors=True)
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+    include_usage: StrictBool | None = None
+    continuous_usage_stats: StrictBool | None = None
+
+
+class TemplateOptions(BaseModel):
+    """What a request may tell the chat template."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    enable_thinking: ThinkingSwitch = None
+    thinking: ThinkingSwitch = None
+    reasoning_effort: Effort | None = None
+    clear_thinking: StrictBool | None = None
+
+
+class GenerationBody(Body):
+    """What chat and completions have in common."""
+
+    model: str | None = Field(None, description="Absent: the served model.")
+    max_tokens: int | None = Field(
+        None, ge=0, le=MAX_TOKEN_ID, description="Reply tokens. Absent, null or 0: the server's default, cut to the room left."
+    )
+    temperature: float | None = Field(None, ge=0, le=100, allow_inf_nan=False, description="0 is greedy. Absent: the checkpoint's default.")
+    top_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
+    top_k: int | None = Field(None, ge=-1, le=MAX_TOKEN_ID, description="Absent: 20. 0 and -1 switch the cut off.")
+    min_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False, description="Applied after top_k and top_p.")
+    seed: int | None = Field(
+        None, ge=-INT64, lt=INT64, description="Absent: derived from the prompt, so that a repeated request repeats its reply."
+    )
+    stop: Annotated[list[StopString] | None, BeforeValidator(_stop_list, json_schema_input_type=StopString | list[StopString] | None)] = (
+        Field(None, max_length=16, description="Matched in visible text only, never in reasoning.")
+    )
+    stop_token_ids: list[TokenId] | None = Field(None, max_length=64)
+    stream: StrictBool | None = None
+    stream_options: StreamOptions | None = None
+    ignore_eos: StrictBool | None = None
+    min_tokens: int | None = Field(None, ge=0, le=MAX_TOKEN_ID)
+    draft: StrictBool | None = Field(None, description="false decodes without drafting: same tokens, one a round.")
+    return_token_ids: StrictBool | None = Field(None, description="Adds the ids of prompt and reply to the `lockstep` block.")
+
+    @model_validator(mode="after")
+    def _refuse_what_is_not_served(self) -> GenerationBody:
+        refuse_unsupported(self.model_extra or {})
+        return self
+
+    @property
+    def include_usage(self) -> bool:
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def continuous_usage(self) -> bool:
+        return bool(self.include_usage and self.stream_options and self.stream_options.continuous_usage_stats)
+
+
+class TextPart(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+    type: Literal["text"]
+    text: str
+
+
+class CallFunction(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+    @field_validator("arguments", mode="before")
+    @classmethod
+    def _arguments(cls, value: Any) -> Any:
+        if value is not None and not isinstance(value, str | dict):
+            raise _fault("a JSON object or a string that holds one")
+        return value
+
+
+class PastCall(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: CallFunction
+
+
+def _content(value: Any) -> Any:
+    if isinstance(value, list):
+        for place, part in enumerate(value):
+            kind = part.get("type") if isinstance(part, dict) else None
+            if isinstance(kind, str) and kind != "text" and len(kind) <= 40:
+                raise _fault(f"text parts only; part {place} has the type {kind}, and this server is text-only")
+            if kind != "text" or not isinstance(part.get("text"), str):
+                raise _fault(f'parts of the form {{"type": "text", "text": "..."}}; part {place} is not')
+    elif value is not None and not isinstance(value, str):
+        raise _fault("a string, a list of text parts or null")
+    return value
+
+
+class ChatMessage(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Annotated[str | list[TextPart] | None, BeforeValidator(_content)] = None
+    reasoning_content: str | None = Field(None, description="Earlier reasoning of an assistant turn.")
+    reasoning: str | None = None
+    tool_calls: list[PastCall] | None = None
+    tool_call_id: str | None = None
+
+    @model_validator(mode="after")
+    def _only_assistants_may_be_silent(self) -> ChatMessage:
+        if self.content is None and self.role != "assistant":
+            raise _fault(f"`content` in a message of role {self.role}: a string or a list of text parts")
+        return self
+
+
+Messages = Annotated[list[ChatMessage], Field(min_length=1)]
+
+
+class ThinkingBody(Body):
+    """What decides about thinking. The plain switches win over efforts, the top level over `chat_template_kwargs`."""
+
+    reasoning_effort: Effort | None = None
+    thinking: ThinkingSwitch = None
+    enable_thinking: ThinkingSwitch = None
+    chat_template_kwargs: TemplateOptions | None = None
+
+    @property
+    def thinking_switch(self) -> bool | None:
+        options = self.chat_template_kwargs or TemplateOptions()
+        switches = (self.enable_thinking, self.thinking, options.enable_thinking, options.thinking)
+        return next((switch for switch in switches if switch is not None), None)
+
+    @property
+    def effort(self) -> str | None:
+        return self.reasoning_effort or (self.chat_template_kwargs.reasoning_effort if self.chat_template_kwargs else None)
+
+    @property
+    def clear_thinking(self) -> bool | None:
+        return self.chat_template_kwargs.clear_thinking if self.chat_template_kwargs else None
+
+
+class ChatBody(GenerationBody, ThinkingBody):
+    """`POST /v1/chat/completions`."""
+
+    messages: Messages
+    max_completion_tokens: int | None = Field(None, ge=0, le=MAX_TOKEN_ID, description="Wins over max_tokens.")
+
+
+def _one_prompt(value: Any) -> Any:
+    """A list that holds one prompt counts as that prompt."""
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
+        value = value[0]
+    if isinstance(value, list) and value and all(isinstance(item, str | list) for item in value):
+        raise _fault(f"one prompt a request; {len(value)} were sent. Send one request for each")
+    if not isinstance(value, str | list) or (isinstance(value, list) and any(type(item) is not int for item in value)):
+        raise _fault("a string or a list of token ids")
+    if not value:
+        raise _fault("at least one character or token id")
+    return value
+
+
+class CompletionBody(GenerationBody):
+    """`POST /v1/completions`. No chat template: the prompt is continued as it stands.
+
+    Control-token spellings in a string are plain text; send ids for them."""
+
+    prompt: Annotated[
+        str | list[TokenId], BeforeValidator(_one_prompt, json_schema_input_type=str | list[TokenId] | list[str] | list[list[TokenId]])
+    ]
+
+
+class TokenizeBody(ThinkingBody):
+    """`POST /tokenize`: one of `prompt` and `messages`."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Messages | None = None
+    add_generation_prompt: StrictBool | None = None
+    add_special_tokens: StrictBool | None = Field(None, description="Without effect: this tokenizer adds none; the chat template does.")
+    return_token_strs: StrictBool | None = None
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> TokenizeBody:
+        if (self.prompt is None) == (self.messages is None):
+            raise _fault("exactly one of `prompt` and `messages`")
+        refuse_unsupported({key: value for key, value in (self.model_extra or {}).items() if key in UNSUPPORTED})
+        return self
+
+
+class DetokenizeBody(Body):
+    """`POST /detokenize`."""
+
+    model: str | None = None
+    tokens: list[TokenId]

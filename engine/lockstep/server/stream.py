@@ -1,0 +1,117 @@
+"""Replies over a connection that can break: server-sent events, keep-alives, and the end of work nobody waits for.
+
+Knows bytes and errors; what an event says is the endpoint's matter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncGenerator, Coroutine
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from lockstep.server.errors import ApiError, failed
+
+KEEPALIVE_S = 15.0
+CLIENT_LEFT = 499
+DONE = b"data: [DONE]\n\n"
+_HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+
+log = logging.getLogger("lockstep.server")
+
+
+def sse(value: Any) -> bytes:
+    """One event. Everything outside ASCII is escaped: some clients cut lines at U+2028 and U+0085 too."""
+    return b"data: " + json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n\n"
+
+
+class EventStream(Response):
+    """Sends what `source` yields. Nothing is sent before the first event or the first silent spell, so a refusal still has its status.
+
+    Once headers are out, an ApiError becomes an error event followed by [DONE]. A client that leaves closes `source`.
+    """
+
+    def __init__(self, source: AsyncGenerator[bytes, None], keepalive_s: float = KEEPALIVE_S) -> None:
+        super().__init__()
+        self._source = source
+        self._keepalive_s = keepalive_s
+        self._open = False
+        self._sent_s = 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve until the source ends or the client leaves."""
+        pump = asyncio.create_task(self._pump(scope, receive, send))
+        gone = asyncio.create_task(_disconnected(receive))
+        self._sent_s = time.monotonic()
+        try:
+            while not pump.done() and not gone.done():
+                silence_left = self._keepalive_s - (time.monotonic() - self._sent_s)
+                if silence_left <= 0:
+                    await self._send(send, b": keepalive\n\n")
+                    continue
+                await asyncio.wait({pump, gone}, timeout=silence_left, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            gone.cancel()
+            pump.cancel()
+            await asyncio.gather(pump, gone, return_exceptions=True)
+            await self._source.aclose()
+
+    async def _pump(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async for event in self._source:
+                await self._send(send, event)
+        except Exception as error:
+            await self._fail(_as_api_error(error), scope, receive, send)
+            return
+        await self._send(send, b"", last=True)
+
+    async def _fail(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._open:
+            await JSONResponse(error.body(), error.status, error.headers)(scope, receive, send)
+            return
+        await self._send(send, sse(error.body()) + DONE)
+        await self._send(send, b"", last=True)
+
+    async def _send(self, send: Send, data: bytes, last: bool = False) -> None:
+        self._sent_s = time.monotonic()
+        if not self._open:
+            self._open = True
+            await send({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+        await send({"type": "http.response.body", "body": data, "more_body": not last})
+
+
+def _as_api_error(error: Exception) -> ApiError:
+    if isinstance(error, ApiError):
+        return error
+    log.error("a stream failed", exc_info=error)
+    return failed("The server failed inside; its log has the details. Send the request again.")
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def unless_client_leaves(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
+    """The response `work` makes; if the client leaves first, `work` is cancelled and nobody gets the response."""
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(_disconnected(request.receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        return Response(status_code=CLIENT_LEFT)
+    finally:
+        gone.cancel()
+        task.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)

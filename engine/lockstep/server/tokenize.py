@@ -1,0 +1,50 @@
+"""`POST /tokenize` and `/detokenize`: the very ids a generation would use. Needs no engine."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+
+from lockstep.server.body import read_model
+from lockstep.server.chat import chat_prompt
+from lockstep.server.deployment import deployment
+from lockstep.server.documents import Text, Tokens, body_of, errors
+from lockstep.server.generation import INLINE_CHARACTERS, check_ids, tokenised
+from lockstep.server.schema import DetokenizeBody, TokenizeBody
+
+router = APIRouter(tags=["tokens"])
+_ERRORS = errors(400, 401, 404, 413, 415)
+
+
+@router.post("/tokenize", response_model=Tokens, responses=_ERRORS, openapi_extra=body_of(TokenizeBody))
+@router.post("/v1/tokenize", response_model=Tokens, responses=_ERRORS, openapi_extra=body_of(TokenizeBody))
+async def tokenize(request: Request) -> JSONResponse:
+    """Ids of a text, or of a conversation as a generation would render it."""
+    site = deployment(request)
+    body = await read_model(request, TokenizeBody)
+    site.require_model(body.model)
+    if body.messages is not None:
+        ids = list((await chat_prompt(site, body, body.messages, body.add_generation_prompt is not False)).ids)
+    else:
+        text = body.prompt or ""
+        ids = await tokenised(lambda: site.tokenizer.encode(text), len(text), "prompt")
+    reply: dict[str, Any] = {"count": len(ids), "max_model_len": site.context, "tokens": ids}
+    if body.return_token_strs:
+        reply["token_strs"] = [site.tokenizer.decode([token]) for token in ids]
+    return JSONResponse(reply)
+
+
+@router.post("/detokenize", response_model=Text, responses=_ERRORS, openapi_extra=body_of(DetokenizeBody))
+@router.post("/v1/detokenize", response_model=Text, responses=_ERRORS, openapi_extra=body_of(DetokenizeBody))
+async def detokenize(request: Request) -> JSONResponse:
+    """Text of ids, control tokens by their spelling."""
+    site = deployment(request)
+    body = await read_model(request, DetokenizeBody)
+    site.require_model(body.model)
+    check_ids(site, body.tokens, "tokens")
+    if len(body.tokens) <= INLINE_CHARACTERS:
+        return JSONResponse({"prompt": site.tokenizer.decode(body.tokens)})
+    return JSONResponse({"prompt": await asyncio.to_thread(site.tokenizer.decode, body.tokens)})

@@ -1,0 +1,67 @@
+"""Fields of other servers that change a reply and that this server does not serve yet. Refused by name, never ignored.
+
+One table: the values that change nothing, and what a client should do instead. A field that is served leaves the table.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic_core import PydanticCustomError
+
+_ZERO = (0, 0.0)
+_ONE = (1, 1.0)
+_LEAVE_OUT = "leave it out"
+
+UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "n": ((1,), "send one request for each choice"),
+    "best_of": ((1,), _LEAVE_OUT),
+    "logprobs": ((False,), _LEAVE_OUT),
+    "top_logprobs": ((0,), _LEAVE_OUT),
+    "prompt_logprobs": ((0,), _LEAVE_OUT),
+    "echo": ((False,), "join prompt and reply at the client"),
+    "suffix": (("",), _LEAVE_OUT),
+    "presence_penalty": (_ZERO, "leave it out or send 0"),
+    "frequency_penalty": (_ZERO, "leave it out or send 0"),
+    "repetition_penalty": (_ONE, "leave it out or send 1"),
+    "logit_bias": (({},), "leave it out or send {}"),
+    "tools": (([],), "leave it out; this server does not call tools"),
+    "tool_choice": (("none", "auto"), "leave it out; this server does not call tools"),
+    "functions": (([],), _LEAVE_OUT),
+    "function_call": (("none", "auto"), _LEAVE_OUT),
+    "response_format": (({"type": "text"},), 'leave it out or send {"type": "text"}'),
+    "structured_outputs": ((), _LEAVE_OUT),
+    "guided_json": ((), _LEAVE_OUT),
+    "guided_regex": ((), _LEAVE_OUT),
+    "guided_choice": ((), _LEAVE_OUT),
+    "guided_grammar": ((), _LEAVE_OUT),
+    "thinking_budget": ((), "bound the whole reply with max_tokens"),
+    "thinking_token_budget": ((), "bound the whole reply with max_tokens"),
+    "reasoning_budget": ((-1,), "bound the whole reply with max_tokens"),
+    "chat_template": ((), "leave it out; only the checkpoint's own template is rendered"),
+    "continue_final_message": ((False,), "send the beginning of the reply through /v1/completions"),
+    "add_generation_prompt": ((True,), _LEAVE_OUT),
+    "response_prefix": (("",), _LEAVE_OUT),
+    "prefix": (("",), _LEAVE_OUT),
+    "modalities": ((["text"],), 'leave it out or send ["text"]'),
+    "audio": ((), _LEAVE_OUT),
+    "prediction": ((), _LEAVE_OUT),
+    "web_search_options": ((), _LEAVE_OUT),
+    "priority": (_ZERO, "leave it out; requests are served in order of arrival"),
+    "deadline_s": ((), "close the connection to end a request"),
+    "prompt_embeds": ((), _LEAVE_OUT),
+    "typical_p": (_ONE, _LEAVE_OUT),
+    "mirostat": (_ZERO, _LEAVE_OUT),
+    "xtc_probability": (_ZERO, _LEAVE_OUT),
+    "dry_multiplier": (_ZERO, _LEAVE_OUT),
+}
+
+
+def refuse_unsupported(extra: dict[str, Any]) -> None:
+    """Raise a validation fault for the first field that is not served and not neutral. Null is always neutral."""
+    for name, value in extra.items():
+        if name not in UNSUPPORTED or value is None:
+            continue
+        neutral, instead = UNSUPPORTED[name]
+        if not any(type(value) is type(item) and value == item for item in neutral):
+            raise PydanticCustomError("unsupported", "{instead}", {"instead": instead, "field": name})
