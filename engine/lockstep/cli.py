@@ -32,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     add_serving_flags(engine)
     engine.add_argument("--channel-fd", type=int, required=True, metavar="N", help="inherited socket to the front process")
     engine.set_defaults(run=_engine)
-    tiny = commands.add_parser("make-tiny", help="write a checkpoint of the real architecture at toy size, random weights", allow_abbrev=False)
+    tiny = commands.add_parser("make-tiny", help="write a toy checkpoint of the real architecture, random weights", allow_abbrev=False)
     tiny.add_argument("directory", type=Path)
     tiny.add_argument("--seed", type=int, default=20260101)
     tiny.set_defaults(run=_make_tiny)

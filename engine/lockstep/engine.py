@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import signal
 import time
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +26,7 @@ from lockstep.run.runner import Runner
 from lockstep.sched import Scheduler, SchedulerLimits
 from lockstep.weights import Checkpoint
 
-EXIT_CANNOT_LOAD = 3
+EXIT_CANNOT_LOAD, EXIT_BROKE = 3, 5
 
 
 class LoadError(LockstepError):
@@ -42,14 +44,15 @@ class Loaded:
 
 def run_engine(options: ServingOptions, channel: ChildChannel) -> int:
     """Load, report Ready, serve until shutdown or until the front is gone. Returns the process's exit status."""
-    # The front decides when the engine ends; a terminal's Ctrl-C reaches both processes.
+    # The front decides when the engine ends; a terminal's Ctrl-C or a service manager's stop reaches both processes.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     place_rank(0)
     try:
-        loaded = load(options, lambda stage, fraction: channel.send(Loading(stage, fraction)))
-    except (LockstepError, ValueError, OSError, RuntimeError) as error:
-        channel.send(Failed(f"engine cannot load {options.model}: {error}"))
-        return EXIT_CANNOT_LOAD
+        with channel.ending_with_parent():
+            loaded = load(options, lambda stage, fraction: channel.send(Loading(stage, fraction)))
+    except Exception as error:  # tokenizers and safetensors raise types of their own
+        return _fail(channel, f"engine cannot load {options.model}", error, EXIT_CANNOT_LOAD)
     limits = SchedulerLimits(
         context=options.context,
         slots=options.parallel,
@@ -69,11 +72,23 @@ def run_engine(options: ServingOptions, channel: ChildChannel) -> int:
             build_digest=loaded.digest,
         )
     )
-    loop.run()
+    try:
+        loop.run()
+    except Exception as error:  # whatever broke a step, the front must be able to name it
+        return _fail(channel, "engine broke while serving", error, EXIT_BROKE)
     return 0
 
 
-def load(options: ServingOptions, progress) -> Loaded:  # noqa: ANN001
+def _fail(channel: ChildChannel, what: str, error: Exception, status: int) -> int:
+    """Tell the front one line, the log the rest."""
+    if not isinstance(error, LockstepError):
+        traceback.print_exception(error)
+    words = " ".join(str(error).split())
+    channel.send(Failed(f"{what}: {words}" if isinstance(error, LockstepError) else f"{what}: {type(error).__name__}: {words}"))
+    return status
+
+
+def load(options: ServingOptions, progress: Callable[[str, float], None]) -> Loaded:
     """Checkpoint, model and memory as `options` asks. `progress(stage, fraction)` is told as it goes.
 
     Raises LoadError or the reader's own errors, each naming what was found and what was needed.
@@ -91,12 +106,19 @@ def load(options: ServingOptions, progress) -> Loaded:  # noqa: ANN001
     progress("memory", 0.9)
     pool = TokenPool(text, options.shared_tokens // PAGE_TOKENS, options.device, dtype)
     slots = StateSlots(text, options.parallel, options.device, dtype)
-    vocabulary = min(Tokenizer.from_file(str(options.model / "tokenizer.json")).get_vocab_size(), text.vocab_size)
-    return Loaded(Runner(model, pool, slots, vocabulary), checkpoint.config, _digest(options))
+    return Loaded(Runner(model, pool, slots, _used_vocabulary(options, text.vocab_size)), checkpoint.config, _digest(options))
+
+
+def _used_vocabulary(options: ServingOptions, rows: int) -> int:
+    """Ids below it have a spelling; the head's rows above are padding."""
+    highest = max(Tokenizer.from_file(str(options.model / "tokenizer.json")).get_vocab().values())
+    if highest >= rows:
+        raise LoadError(f"tokenizer.json has id {highest}, the head {rows} rows; needed: a tokenizer of this checkpoint")
+    return highest + 1
 
 
 def _digest(options: ServingOptions) -> str:
-    """16 hex digits over what decides a reply's bits: engine and PyTorch builds, device, and the checkpoint's own manifest or configuration."""
+    """16 hex digits over what decides a reply's bits: builds of engine and PyTorch, device, the checkpoint's manifest and configuration."""
     told = hashlib.sha256(f"{__version__} {torch.__version__} {options.device}".encode())
     for name in ("manifest.json", "config.json"):
         path = options.model / name

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from lockstep.core.errors import EngineRejected
 from lockstep.core.messages import Cancel, FromEngine, Rejected, Round, Shutdown, Snapshot, Submit, ToEngine
-from lockstep.core.types import RoundEvent
 from lockstep.core.plan import StepPlan, StepResult
+from lockstep.core.types import RoundEvent
 from lockstep.sched import Scheduler
 from lockstep.sched.scheduler import PAGE_TOKENS
 
@@ -47,11 +47,11 @@ class Counters:
     drafted_tokens: int = 0
     accepted_tokens: int = 0
 
-    def count(self, plan: StepPlan, result: StepResult) -> None:
-        """Add one step."""
+    def count(self, plan: StepPlan, result: StepResult, events: list[RoundEvent]) -> None:
+        """Add one step. Tokens behind the end of a reply were never given out and are not counted."""
         self.steps += 1
         self.prompt_tokens += sum(piece.count for piece in plan.prompts)
-        self.generated_tokens += sum(len(tokens) for tokens in result.tokens.values())
+        self.generated_tokens += sum(len(event.token_ids) for event in events)
         self.drafted_tokens += sum(len(window.drafts) for window in plan.windows)
         self.accepted_tokens += sum(len(result.tokens.get(window.request_id, (0,))) - 1 for window in plan.windows)
 
@@ -71,25 +71,32 @@ class EngineLoop:
 
     def run(self) -> None:
         """Serve until shutdown. What still runs at the deadline, or when the parent goes, ends as cancelled."""
-        while not self.channel.closed:
-            idle = not (self.scheduler.running or self.scheduler.waiting)
-            if idle and self._deadline_s is not None:
-                break
-            self._report(idle)
-            self._take_messages(SNAPSHOT_IDLE_S if idle else 0.0)
-            if self._deadline_s is not None and self.clock() >= self._deadline_s:
-                self._emit(self.scheduler.cancel_all())
-            self._step()
+        while not self.channel.closed and not (self._is_idle and self._deadline_s is not None):
+            self.turn()
         self._emit(self.scheduler.cancel_all())
         self._report(idle=True, now=True)
+
+    @property
+    def _is_idle(self) -> bool:
+        return not (self.scheduler.running or self.scheduler.waiting)
+
+    def turn(self) -> None:
+        """Take what arrived, waiting for it while idle, and run one step."""
+        idle = self._is_idle
+        self._report(idle)
+        self._take_messages(SNAPSHOT_IDLE_S if idle else 0.0)
+        if self._deadline_s is not None and self.clock() >= self._deadline_s:
+            self._emit(self.scheduler.cancel_all())
+        self._step()
 
     def _step(self) -> None:
         plan = self.scheduler.plan()
         result = self.runner.execute(plan)
         if not plan.has_rows:
             return
-        self.counters.count(plan, result)
-        self._emit(self.scheduler.update(plan, result))
+        events = self.scheduler.update(plan, result)
+        self.counters.count(plan, result, events)
+        self._emit(events)
 
     def _emit(self, events: list[RoundEvent]) -> None:
         if self.state_hashes:

@@ -6,13 +6,15 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import msgspec
 import pytest
-from lockstep.channel.client import EngineClient, EngineState
+
+from lockstep.channel.client import EngineClient, EngineState, death_cause
 from lockstep.channel.frames import FrameError, body_length, decode, encode
 from lockstep.core.errors import EngineDied, EngineRejected
 from lockstep.core.messages import Cancel, Ready, Rejected, Round, Shutdown, Submit
@@ -55,7 +57,14 @@ def test_every_message_survives_the_frame(message):
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"\xc1", b"\x00" * 9, msgspec.msgpack.encode(("Nonsense", {})), msgspec.msgpack.encode(("Cancel", {"request_id": 5})), encode(Cancel("r"))[4:-1]],
+    [
+        b"",
+        b"\xc1",
+        b"\x00" * 9,
+        msgspec.msgpack.encode(("Nonsense", {})),
+        msgspec.msgpack.encode(("Cancel", {"request_id": 5})),
+        encode(Cancel("r"))[4:-1],
+    ],
 )
 def test_bytes_that_are_no_message_are_refused(body: bytes):
     with pytest.raises(FrameError):
@@ -144,3 +153,118 @@ def test_an_engine_that_cannot_load_says_why(tmp_path: Path):
         return str(caught.value)
 
     assert asyncio.run(run()) == "weights are for another model"
+
+
+@pytest.mark.parametrize("garbage", ["GET / HTTP/1.1\r\n\r\n", "\x00\x00\x00\x03abc"])
+def test_an_engine_that_sends_no_messages_is_ended_and_named(tmp_path: Path, garbage: str):
+    async def run() -> tuple[str, EngineState, int | None]:
+        client = engine(tmp_path, rounds=[[1]] * 1000, garbage=garbage)
+        await client.start()
+        await client.wait_ready()
+        with pytest.raises(EngineDied) as caught:
+            async for _ in client.submit(request(max_tokens=1000)):
+                pass
+        return str(caught.value), client.state, client.pid
+
+    cause, state, pid = asyncio.run(run())
+    assert "bytes that are no message" in cause
+    assert state is EngineState.DEAD
+    assert pid is not None
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_shutdown_cuts_at_its_deadline_what_still_runs(tmp_path: Path):
+    async def run() -> tuple[FinishReason | None, float]:
+        client = engine(tmp_path, rounds=[[1]] * 10_000, delay_s=0.01)
+        await client.start()
+        await client.wait_ready()
+        stream = client.submit(request(max_tokens=10_000))
+        await anext(stream)
+        started = time.monotonic()
+        stopping = asyncio.create_task(client.shutdown(0.2))
+        finish = [event.finish async for event in stream][-1]
+        await stopping
+        return finish, time.monotonic() - started
+
+    finish, seconds = asyncio.run(run())
+    assert finish is FinishReason.CANCELLED
+    assert 0.2 <= seconds < 2.0
+
+
+def test_shutdown_does_not_wait_for_an_engine_that_is_still_loading(tmp_path: Path):
+    async def run() -> tuple[float, EngineState]:
+        client = engine(tmp_path, load_s=30)
+        await client.start()
+        started = time.monotonic()
+        await client.shutdown(30.0)
+        return time.monotonic() - started, client.state
+
+    seconds, state = asyncio.run(run())
+    assert seconds < 2.0
+    assert state is EngineState.DEAD
+
+
+def test_nothing_is_submitted_before_the_engine_is_ready(tmp_path: Path):
+    async def run() -> str:
+        client = engine(tmp_path, load_s=30)
+        await client.start()
+        with pytest.raises(EngineRejected) as caught:
+            await anext(client.submit(request()))
+        await client.shutdown(0.0)
+        return str(caught.value)
+
+    assert "loading" in asyncio.run(run())
+
+
+FRONT = """
+import asyncio, sys
+from lockstep.channel.client import EngineClient
+
+async def main():
+    client = EngineClient(sys.argv[1:])
+    await client.start()
+    print(client.pid, flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+LOADER = """
+import sys, time
+from lockstep.channel.child import ChildChannel
+with ChildChannel.from_fd(int(sys.argv[2])).ending_with_parent():
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("phase", ["loading", "idle"])
+def test_a_killed_front_takes_its_engine_along(tmp_path: Path, phase: str):
+    script = tmp_path / "script.json"
+    script.write_text("{}")
+    command = [sys.executable, "-c", LOADER] if phase == "loading" else [sys.executable, str(SCRIPTED), str(script)]
+    with subprocess.Popen([sys.executable, "-c", FRONT, *command], stdout=subprocess.PIPE, text=True) as front:
+        assert front.stdout is not None
+        engine_pid = int(front.stdout.readline())
+        front.kill()
+    assert _is_gone(engine_pid, within_s=5.0)
+
+
+def _is_gone(pid: int, within_s: float) -> bool:
+    """An orphan whose new parent does not reap it is gone too."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [(3, "exit status 3"), (-9, "signal 9 (SIGKILL)"), (-11, "signal 11 (SIGSEGV)"), (-40, "signal 40 (no standard name)")],
+)
+def test_every_way_to_die_has_words(status: int, words: str):
+    assert words in death_cause(status)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lockstep.core.types import Sampling
 from lockstep.run.noise import gumbel
 from lockstep.run.sampler import RowRequest, SamplingError, choose

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
 from lockstep.core.errors import CONTEXT_EXCEEDED, DRAINING, QUEUE_FULL, EngineRejected
 from lockstep.core.plan import StepPlan, StepResult
 from lockstep.core.types import EngineRequest, FinishReason, RoundEvent, Sampling
@@ -25,7 +26,7 @@ def scheduler(**changes: int) -> Scheduler:
 
 def tokens_for(plan: StepPlan, token: int = 1) -> StepResult:
     asked = [piece.request_id for piece in plan.prompts if piece.last] + [window.request_id for window in plan.windows]
-    return StepResult({name: (token,) for name in asked})
+    return StepResult(dict.fromkeys(asked, (token,)))
 
 
 def run(sched: Scheduler, token: int = 1) -> list[RoundEvent]:
@@ -36,7 +37,7 @@ def run(sched: Scheduler, token: int = 1) -> list[RoundEvent]:
 def test_a_prompt_is_cut_on_the_grid_only_and_its_last_slice_yields_the_first_token():
     sched = scheduler(prompt_slice=100)
     sched.submit(request("a", prompt=300))
-    slices = []
+    slices, events = [], []
     for _ in range(3):
         plan = sched.plan()
         slices += [(piece.start, piece.count, piece.last) for piece in plan.prompts]
@@ -132,6 +133,14 @@ def test_the_queue_is_bounded_but_a_free_slot_is_never_refused():
     assert caught.value.code == QUEUE_FULL
 
 
+def test_a_burst_that_fits_slots_and_queue_is_taken_whole():
+    sched = scheduler(slots=2, max_queued=3)
+    for at in range(5):
+        sched.submit(request(f"r{at}"))
+    with pytest.raises(EngineRejected, match="queues 3"):
+        sched.submit(request("one more"))
+
+
 def test_a_draining_scheduler_takes_nothing_more():
     sched = scheduler()
     sched.draining = True
@@ -153,7 +162,8 @@ def test_a_row_that_cannot_be_sampled_ends_its_own_request_only():
     sched.submit(request("b"))
     plan = sched.plan()
     events = sched.update(plan, StepResult({"a": (1,)}, {"b": "no finite logit"}))
-    assert [(event.request_id, event.finish, event.error) for event in events] == [("a", None, None), ("b", FinishReason.FAILED, "no finite logit")]
+    told = {event.request_id: (event.finish, event.error) for event in events}
+    assert told == {"a": (None, None), "b": (FinishReason.FAILED, "no finite logit")}
     assert sched.running == 1
 
 
@@ -167,6 +177,8 @@ class Traffic(RuleBasedStateMachine):
         self.ended: list[str] = []
         self.tokens: dict[str, int] = {}
         self.limits: dict[str, int] = {}
+        self.codes: set[str] = set()
+        self.owned: dict[str, tuple[int, ...]] = {}
 
     def take(self, events: list[RoundEvent]) -> None:
         for event in events:
@@ -182,7 +194,7 @@ class Traffic(RuleBasedStateMachine):
         try:
             self.sched.submit(request(name, prompt, max_tokens))
         except EngineRejected as error:
-            assert error.code == QUEUE_FULL
+            self.codes.add(error.code)
             return
         self.submitted.add(name)
         self.limits[name] = max_tokens
@@ -197,7 +209,16 @@ class Traffic(RuleBasedStateMachine):
 
     @rule(token=st.sampled_from([1, STOP]))
     def step(self, token: int) -> None:
-        self.take(run(self.sched, token))
+        plan = self.sched.plan()
+        for name in plan.releases:
+            del self.owned[name]
+        self.owned |= {one.request.id: one.pages for one in plan.admissions}
+        self.take(self.sched.update(plan, tokens_for(plan, token)))
+
+    @invariant()
+    def no_page_has_two_owners(self) -> None:
+        pages = [page for owned in self.owned.values() for page in owned]
+        assert len(pages) == len(set(pages))
 
     @invariant()
     def nothing_is_lost_or_counted_twice(self) -> None:
@@ -209,6 +230,7 @@ class Traffic(RuleBasedStateMachine):
             if not (self.sched.running or self.sched.waiting):
                 break
             self.take(run(self.sched))
+        assert self.codes <= {QUEUE_FULL}
         assert sorted(self.ended) == sorted(self.submitted)
         assert (self.sched.free_slots, self.sched.free_pages) == (2, 12)
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from lockstep.channel.frames import HEADER_BYTES, Message, body_length, decode, encode
+
+EXIT_ALONE = 4
 
 
 class ChildChannel:
@@ -17,6 +21,8 @@ class ChildChannel:
         self._socket = connection
         self._inbox: queue.SimpleQueue[Message | Exception | None] = queue.SimpleQueue()
         self._closed = False
+        self._parent_gone = threading.Event()
+        self._ends_alone = False
         threading.Thread(target=self._read, name="channel-reader", daemon=True).start()
 
     @classmethod
@@ -28,6 +34,17 @@ class ChildChannel:
     def closed(self) -> bool:
         """True once the parent is gone and its last message was taken."""
         return self._closed
+
+    @contextmanager
+    def ending_with_parent(self) -> Iterator[None]:
+        """Inside, a parent that goes ends this process at once with EXIT_ALONE: for long work that does not look at the inbox."""
+        self._ends_alone = True
+        if self._parent_gone.is_set():
+            os._exit(EXIT_ALONE)
+        try:
+            yield
+        finally:
+            self._ends_alone = False
 
     def send(self, message: Message) -> None:
         """Send one message; a parent that is gone is noticed by `closed`, not here."""
@@ -61,6 +78,9 @@ class ChildChannel:
         except Exception as error:  # handed to the loop, which ends the process with it
             self._inbox.put(error)
         self._inbox.put(None)
+        self._parent_gone.set()
+        if self._ends_alone:
+            os._exit(EXIT_ALONE)
 
     def _exactly(self, count: int) -> bytes | None:
         parts = bytearray()

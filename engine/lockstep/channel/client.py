@@ -9,7 +9,7 @@ import asyncio
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from enum import StrEnum
 
 from lockstep.channel.frames import HEADER_BYTES, FrameError, Message, body_length, decode, encode
@@ -18,6 +18,7 @@ from lockstep.core.messages import Cancel, Failed, Loading, Ready, Rejected, Rou
 from lockstep.core.types import EngineRequest, RoundEvent
 
 FD_FLAG = "--channel-fd"
+KILL_AFTER_S = 5.0
 
 
 class EngineState(StrEnum):
@@ -74,7 +75,7 @@ class EngineClient:
             raise EngineDied(self.cause)
         return self.facts
 
-    async def submit(self, request: EngineRequest) -> AsyncIterator[RoundEvent]:
+    async def submit(self, request: EngineRequest) -> AsyncGenerator[RoundEvent]:
         """Rounds of one request, the last with `finish` set. Leaving the iterator early cancels the request.
 
         Raises EngineRejected before the first round if the engine does not take it, EngineDied whenever the process is gone.
@@ -105,14 +106,18 @@ class EngineClient:
             self._send(Cancel(request_id))
 
     async def shutdown(self, deadline_s: float) -> None:
-        """Let running requests finish until the deadline, then end the process; kills it if it has not ended 5 s later."""
+        """Let running requests finish until the deadline, then end the process; kills it if it has not ended `KILL_AFTER_S` later.
+
+        An engine that is still loading has nothing to finish and is killed at once.
+        """
         if self._process is None:
             return
+        loading, grace_s = self.state is EngineState.LOADING, deadline_s + KILL_AFTER_S
         if self.state is not EngineState.DEAD:
             self.state = EngineState.DRAINING
             self._send(Shutdown(deadline_s))
         try:
-            await asyncio.wait_for(self._process.wait(), deadline_s + 5)
+            await asyncio.wait_for(self._process.wait(), 0.0 if loading else grace_s)
         except TimeoutError:
             self._process.kill()
             await self._process.wait()
@@ -160,7 +165,9 @@ class EngineClient:
             case Loading():
                 self.loading = message
             case Ready():
-                self.facts, self.state = message, EngineState.READY
+                self.facts = message
+                if self.state is EngineState.LOADING:
+                    self.state = EngineState.READY
                 self._ready.set()
             case Failed(cause):
                 self.cause = cause
@@ -176,5 +183,6 @@ class EngineClient:
 def death_cause(status: int) -> str:
     """Words for a return code of asyncio: negative numbers are signals."""
     if status < 0:
-        return f"engine process ended by signal {-status} ({signal.Signals(-status).name})"
+        names = {int(number): number.name for number in signal.Signals}
+        return f"engine process ended by signal {-status} ({names.get(-status, 'no standard name')})"
     return f"engine process ended with exit status {status}"

@@ -27,7 +27,7 @@ MAX_FRAME_BYTES = 256 << 20
 
 Message = ToEngine | FromEngine
 
-_TYPES: dict[str, type] = {
+_TYPES: dict[str, type[Message]] = {
     kind.__name__: kind for kind in (Submit, Cancel, Shutdown, Loading, Ready, Failed, Rejected, Round, Snapshot)
 }
 _encoder = msgspec.msgpack.Encoder()
@@ -51,7 +51,7 @@ def body_length(header: bytes) -> int:
     """Length of the body behind a header. Raises FrameError past the bound, so that garbage cannot ask for memory."""
     length = int.from_bytes(header, "big")
     if length > MAX_FRAME_BYTES:
-        raise FrameError(f"frame header announces {length} bytes; needed: at most {MAX_FRAME_BYTES}. The other side speaks another protocol")
+        raise FrameError(f"frame header announces {length} bytes; needed: at most {MAX_FRAME_BYTES}, from a side of this protocol")
     return length
 
 

@@ -18,7 +18,7 @@ class OptionError(LockstepError):
 
 @dataclass(frozen=True, slots=True)
 class ServingOptions:
-    """Options of one server. Token counts are tokens; `pool_tokens` 0 means `context` * `parallel`."""
+    """Options of one server. Token counts are tokens; `pool_tokens` 0 means `parallel` windows of `context`."""
 
     model: Path
     drafter: Path | None = None
@@ -57,12 +57,13 @@ class ServingOptions:
         if self.device not in ("cpu", "cuda"):
             raise OptionError(f"--device {self.device}; needed: cpu or cuda")
         if self.pool_tokens and self.pool_tokens < self.context:
-            raise OptionError(f"--pool-tokens {self.pool_tokens} holds less than one window of --context {self.context}; lower the context or raise the pool")
+            needed = f"needed: --context {self.context} or more, or a lower context"
+            raise OptionError(f"--pool-tokens {self.pool_tokens} is less than one window; {needed}")
 
     @property
     def shared_tokens(self) -> int:
-        """Tokens of the shared pool, whole pages."""
-        return -(-(self.pool_tokens or self.context * self.parallel) // GRID) * GRID
+        """Tokens of the shared pool, whole pages; by default every slot can hold a full window."""
+        return _whole_pages(self.pool_tokens) or _whole_pages(self.context) * self.parallel
 
     def to_argv(self) -> list[str]:
         """The flags that `from_argv` turns back into these options."""
@@ -89,6 +90,10 @@ class ServingOptions:
     def from_namespace(cls, parsed: argparse.Namespace) -> ServingOptions:
         """Options of a namespace that `add_serving_flags` filled."""
         return cls(**{field.name: getattr(parsed, field.name) for field in fields(cls)})
+
+
+def _whole_pages(tokens: int) -> int:
+    return -(-tokens // GRID) * GRID
 
 
 def add_serving_flags(parser: argparse.ArgumentParser) -> None:

@@ -18,7 +18,7 @@ def _splitmix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def gumbel(seed: int, position: int, tokens: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Standard Gumbel noise, float64, one value per token id. `seed` is an unsigned 64-bit integer, `position` that of the token to choose."""
+    """Standard Gumbel noise, float64, one value per token id. `seed` is unsigned 64-bit, `position` that of the token to choose."""
     with np.errstate(over="ignore"):
         row = _splitmix64(_splitmix64(np.array([seed], np.uint64)) ^ np.uint64(position))
         bits = _splitmix64(row ^ tokens.astype(np.uint64))

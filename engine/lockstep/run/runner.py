@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lockstep.cache import Sequence, StateSlots, TokenPool
+from lockstep.core.plan import PromptSlice, StepPlan, StepResult, StepWindow
 from lockstep.core.types import EngineRequest
 from lockstep.model.glm import GlmModel
 from lockstep.run.sampler import RowRequest, SamplingError, choose
-from lockstep.core.plan import PromptSlice, StepPlan, StepResult, StepWindow
 
 
 @dataclass(slots=True)

@@ -1,7 +1,8 @@
 """Admission, prompt slices and decode windows, first come first served.
 
-A request reserves the pages of its prompt and its longest reply when it is admitted, so nothing can fail for want of memory in mid-reply. The
-price is that a short reply to a large `max_tokens` holds pages it never uses. Knows no tensor; the clock is handed in.
+A request reserves the pages of its prompt and its longest reply when it is admitted, so nothing can fail for want of memory in mid-reply
+and nothing is ever paused. The price is that a short reply to a large `max_tokens` holds pages it never uses. Knows no tensor; the clock
+is handed in.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lockstep.core.errors import BAD_REQUEST, CONTEXT_EXCEEDED, DRAINING, QUEUE_FULL, EngineRejected
+from lockstep.core.plan import Admission, PromptSlice, StepPlan, StepResult, StepWindow
 from lockstep.core.types import EngineRequest, FinishReason, RoundEvent, Usage
 from lockstep.sched.ledger import Ledger
-from lockstep.core.plan import Admission, PromptSlice, StepPlan, StepResult, StepWindow
 
 PAGE_TOKENS = 64
 
@@ -88,17 +89,16 @@ class Scheduler:
             raise EngineRejected(DRAINING, "the server is shutting down; try again later")
         if request.id in self._running or any(live.request.id == request.id for live in self._queue):
             raise EngineRejected(BAD_REQUEST, f"request id {request.id} is in use; needed: an id of its own")
-        total = len(request.prompt_ids) + request.max_tokens
-        if not request.prompt_ids or request.max_tokens < 1:
-            raise EngineRejected(BAD_REQUEST, f"{len(request.prompt_ids)} prompt tokens, max_tokens {request.max_tokens}; needed: 1 or more each")
-        if total > self.limits.context or _pages_for(total) > self._pages.count:
-            held = min(self.limits.context, self._pages.count * PAGE_TOKENS)
-            raise EngineRejected(
-                CONTEXT_EXCEEDED,
-                f"prompt {len(request.prompt_ids)} + max_tokens {request.max_tokens} needs {total} tokens; this server holds {held} a request",
-            )
-        if len(self._queue) >= self.limits.max_queued and (self._queue or not self._can_admit(request)):
-            raise EngineRejected(QUEUE_FULL, f"{len(self._queue)} requests are waiting, as many as this server queues; try again later")
+        prompt, reply = len(request.prompt_ids), request.max_tokens
+        if prompt < 1 or reply < 1:
+            raise EngineRejected(BAD_REQUEST, f"{prompt} prompt tokens, max_tokens {reply}; needed: 1 or more each")
+        held = min(self.limits.context, self._pages.count * PAGE_TOKENS)
+        if prompt + reply > held:
+            text = f"prompt {prompt} + max_tokens {reply} needs {prompt + reply} tokens; this server holds {held} a request (--context)"
+            raise EngineRejected(CONTEXT_EXCEEDED, text)
+        if self._held_back(request) > self.limits.max_queued:
+            text = f"{self.waiting} requests are waiting and this server queues {self.limits.max_queued} (--max-queued); try again later"
+            raise EngineRejected(QUEUE_FULL, text)
         self._queue.append(_Live(request, self._clock()))
 
     def cancel(self, request_id: str) -> RoundEvent | None:
@@ -132,11 +132,20 @@ class Scheduler:
         events += [self._finish(self._running[name], (), FinishReason.FAILED, error=cause) for name, cause in result.failed.items()]
         return events
 
+    def _held_back(self, arriving: EngineRequest) -> int:
+        """How many would still wait after the next plan, were `arriving` queued now."""
+        slots, pages, order = self._slots.free, self._pages.free, [*(live.request for live in self._queue), arriving]
+        for at, request in enumerate(order):
+            slots, pages = slots - 1, pages - _reserve(request)
+            if slots < 0 or pages < 0:
+                return len(order) - at
+        return 0
+
     def _can_admit(self, request: EngineRequest) -> bool:
-        return self._slots.free > 0 and self._pages.free >= _pages_for(len(request.prompt_ids) + request.max_tokens)
+        return self._slots.free > 0 and self._pages.free >= _reserve(request)
 
     def _admit(self, live: _Live) -> Admission:
-        pages = self._pages.take(_pages_for(len(live.request.prompt_ids) + live.request.max_tokens))
+        pages = self._pages.take(_reserve(live.request))
         live.admission = Admission(live.request, self._slots.take(1)[0], pages)
         live.admitted_s = self._clock()
         self._running[live.request.id] = live
@@ -198,5 +207,6 @@ class Scheduler:
         )
 
 
-def _pages_for(tokens: int) -> int:
-    return -(-tokens // PAGE_TOKENS)
+def _reserve(request: EngineRequest) -> int:
+    """Pages of the prompt and the longest reply."""
+    return -(-(len(request.prompt_ids) + request.max_tokens) // PAGE_TOKENS)

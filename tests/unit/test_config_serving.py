@@ -1,0 +1,67 @@
+"""Serving options: their command line both ways, and what they refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.config.serving import EFFORTS, OptionError, ServingOptions
+
+paths = st.sampled_from([Path("m"), Path("/a b/c"), Path("x.y")])
+options = st.builds(
+    ServingOptions,
+    model=paths,
+    drafter=st.none() | paths,
+    host=st.sampled_from(["127.0.0.1", "::1"]),
+    port=st.integers(1, 65535),
+    name=st.sampled_from(["glm-5.3-flash", "ü"]),
+    context=st.integers(64, 4096),
+    parallel=st.integers(1, 32),
+    max_tokens=st.integers(1, 1 << 20),
+    thinking=st.booleans(),
+    reasoning_effort=st.sampled_from(EFFORTS),
+    api_key_file=st.none() | paths,
+    state_hashes=st.booleans(),
+    device=st.sampled_from(["cpu", "cuda"]),
+    log_dir=st.none() | paths,
+    pool_tokens=st.just(0) | st.integers(4096, 1 << 30),
+    prompt_slice=st.integers(1, 1 << 16),
+    max_queued=st.integers(0, 1 << 20),
+)
+
+
+@given(options)
+def test_the_command_line_gives_the_options_back(one: ServingOptions):
+    assert ServingOptions.from_argv(one.to_argv()) == one
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--port", "0"], "--port 0; needed: 1 to 65535"),
+        (["--context", "63"], "--context 63; needed: 64 to"),
+        (["--parallel", "33"], "--parallel 33; needed: 1 to 32"),
+        (["--max-tokens", "0"], "--max-tokens 0"),
+        (["--reasoning-effort", "some"], "needed: one of none, minimal"),
+        (["--device", "tpu"], "needed: cpu or cuda"),
+        (["--context", "4096", "--pool-tokens", "4095"], "--pool-tokens 4095 is less than one window; needed: --context 4096"),
+    ],
+)
+def test_a_value_out_of_range_is_named_with_its_flag(argv: list[str], words: str):
+    with pytest.raises(OptionError, match=words):
+        ServingOptions.from_argv(["--model", "m", *argv])
+
+
+def test_flags_are_never_guessed_from_a_prefix(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as caught:
+        ServingOptions.from_argv(["--model", "m", "--para", "2"])
+    assert caught.value.code == 2
+    assert "--para" in capsys.readouterr().err
+
+
+def test_the_default_pool_holds_a_full_window_in_every_slot():
+    assert ServingOptions(Path("m"), context=100, parallel=3).shared_tokens == 3 * 128
+    assert ServingOptions(Path("m"), context=100, parallel=3, pool_tokens=130).shared_tokens == 192

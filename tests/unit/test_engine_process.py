@@ -1,0 +1,94 @@
+"""The engine process's entry: what it tells the front when it cannot load, and when a step breaks."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lockstep import engine
+from lockstep.config.model import read_model_config
+from lockstep.config.serving import ServingOptions
+from lockstep.core.messages import Failed, FromEngine, Loading, Ready, Submit
+from lockstep.core.plan import StepPlan, StepResult
+from lockstep.core.types import EngineRequest, Sampling
+
+EMBEDDED = Path(__file__).parents[2] / "embedded"
+
+
+class Front:
+    """The front's end: remembers what it was told, sends one request."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.told: list[FromEngine] = []
+
+    def send(self, message: FromEngine) -> None:
+        self.told.append(message)
+
+    def pending(self, wait_s: float) -> Iterable[object]:
+        return [Submit(EngineRequest("a", (1,), Sampling(), 1))]
+
+    @contextmanager
+    def ending_with_parent(self) -> Iterator[None]:
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_they_were():
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def run(options: ServingOptions) -> tuple[int, str, Front]:
+    """Exit status, the last word, and all the front heard."""
+    front = Front()
+    status = engine.run_engine(options, front)  # type: ignore[arg-type]
+    last = front.told[-1]
+    assert isinstance(last, Failed)
+    assert "\n" not in last.cause
+    return status, last.cause, front
+
+
+def test_a_folder_that_is_no_checkpoint_is_named(tmp_path: Path):
+    status, cause, front = run(ServingOptions(tmp_path))
+    assert status == engine.EXIT_CANNOT_LOAD
+    assert cause.startswith(f"engine cannot load {tmp_path}: ")
+    assert isinstance(front.told[0], Loading)
+
+
+def test_a_window_the_checkpoint_was_not_made_for_is_refused():
+    assert "--context 65536; this checkpoint was made for at most 32768 tokens" in run(ServingOptions(EMBEDDED, context=65536))[1]
+
+
+def test_a_broken_tokenizer_ends_in_one_line(tmp_path: Path):
+    for path in EMBEDDED.iterdir():
+        if path.suffix in {".json", ".safetensors", ".jinja"}:
+            shutil.copy(path, tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{\n")
+    status, cause, _ = run(ServingOptions(tmp_path, context=64, parallel=1))
+    assert status == engine.EXIT_CANNOT_LOAD
+    assert cause.startswith(f"engine cannot load {tmp_path}")
+
+
+def test_a_step_that_breaks_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch):
+    class Broken:
+        def execute(self, plan: StepPlan) -> StepResult:
+            raise RuntimeError("device lost\n  at step 3")
+
+        def state_hash(self, request_id: str) -> str:
+            raise AssertionError("no request ended")
+
+    config = read_model_config(EMBEDDED)
+    monkeypatch.setattr(engine, "load", lambda options, progress: engine.Loaded(Broken(), config, "0"))  # type: ignore[arg-type]
+    status, cause, front = run(ServingOptions(EMBEDDED))
+    assert status == engine.EXIT_BROKE
+    assert cause == "engine broke while serving: RuntimeError: device lost at step 3"
+    assert any(isinstance(message, Ready) for message in front.told)
