@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.core.types import Sampling
-from lockstep.run.noise import gumbel
+from lockstep.run.noise import gumbel, uniform
 from lockstep.run.sampler import RowRequest, SamplingError, choose
 
 MASK = (1 << 64) - 1
@@ -69,6 +69,20 @@ def test_it_chooses_what_the_plain_twin_chooses(draw: int, settings: Sampling, p
 def test_noise_is_a_function_of_seed_position_and_token():
     tokens = np.array([5, 0, 2303])
     assert gumbel(MASK, 77, tokens).tolist() == pytest.approx([noise(MASK, 77, int(t)) for t in tokens], rel=1e-15)
+
+
+def test_no_draw_reaches_zero_or_one():
+    least, most = uniform(np.array([0, MASK], dtype=np.uint64))
+    assert 0.0 < least < most < 1.0
+    assert np.isfinite(-np.log(-np.log([least, most]))).all()
+
+
+@pytest.mark.parametrize("settings", [Sampling(1.0, top_k=100, top_p=1.0), Sampling(1.0, top_k=0, top_p=0.2), Sampling(2.0, 300, 0.5)])
+def test_a_cut_through_equal_logits_keeps_the_lowest_ids(settings: Sampling):
+    logits = np.random.default_rng(1).integers(0, 3, 2304).astype(np.float32)
+    values = [float(v) for v in logits]
+    for position in range(20):
+        assert choose(logits, RowRequest(settings, position)) == plain_choice(values, settings, position)
 
 
 def test_draws_follow_the_softmax():

@@ -35,7 +35,7 @@ class ServingOptions:
     device: str = "cpu"
     log_dir: Path | None = None
     pool_tokens: int = 0
-    prompt_slice: int = 512
+    prompt_slice: int = 256
     max_queued: int = 64
 
     def __post_init__(self) -> None:
