@@ -36,6 +36,8 @@ class Engine(Protocol):
     facts: Ready | None
     snapshot: Snapshot | None
 
+    @property
+    def last_step_age_s(self) -> float: ...
     def submit(self, request: EngineRequest) -> AsyncGenerator[RoundEvent, None]: ...
     def cancel(self, request_id: str) -> None: ...
 
@@ -56,8 +58,6 @@ class Deployment:
     started_s: float = field(default_factory=time.monotonic)
     draining: bool = False
     in_flight: int = 0
-    _seen: Snapshot | None = None
-    _seen_s: float = field(default_factory=time.monotonic)
 
     @classmethod
     def load(cls, options: ServingOptions, engine: Engine) -> Deployment:
@@ -93,17 +93,7 @@ class Deployment:
             return "draining"
         if state is EngineState.LOADING:
             return "loading"
-        return "stalled" if self.silence_s > STALL_S else "ok"
-
-    @property
-    def silence_s(self) -> float:
-        """Seconds since the engine last reported, 0 before it is loaded. `watch` has to be called about once a second."""
-        return time.monotonic() - self._seen_s if self._seen is not None else 0.0
-
-    def watch(self) -> None:
-        """Notice a report of the engine."""
-        if self.engine.snapshot is not self._seen:
-            self._seen, self._seen_s = self.engine.snapshot, time.monotonic()
+        return "stalled" if self.engine.last_step_age_s > STALL_S else "ok"
 
     def require_ready(self) -> None:
         """Raise ApiError 503 unless requests can be taken."""

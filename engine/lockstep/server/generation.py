@@ -140,6 +140,9 @@ class Generation:
         except ApiError as error:
             status = str(error.status)
             raise
+        except Exception:
+            status = "500"
+            raise
         finally:
             site.in_flight -= 1
             self._record(status)

@@ -62,7 +62,7 @@ def _reason(site: Deployment) -> str:
         case "loading":
             return f"loading: {site.engine.loading.stage}, {site.engine.loading.fraction:.0%}"
         case "stalled":
-            return f"engine has not reported for {site.silence_s:.0f} s"
+            return f"engine has not reported for {site.engine.last_step_age_s:.0f} s while requests run"
     return site.status
 
 
@@ -99,6 +99,6 @@ def _engine_facts(site: Deployment) -> dict[str, Any]:
         "rounds_total": snapshot.steps_total,
         "drafted_total": snapshot.drafted_tokens_total,
         "accepted_total": snapshot.accepted_tokens_total,
-        "last_report_age_s": round(site.silence_s, 3),
+        "last_step_age_s": round(site.engine.last_step_age_s, 3),
         "device": engine.device,
     }

@@ -95,7 +95,6 @@ async def _watch(site: Deployment) -> None:
     was = site.status
     while True:
         await asyncio.sleep(WATCH_S)
-        site.watch()
         if site.status != was:
             log.warning("status %s, was %s%s", site.status, was, f": {site.engine.cause}" if site.engine.cause else "")
             was = site.status
