@@ -99,7 +99,14 @@ def usage() -> str:
     width = max(map(len, VERBS))
     lines = [f"  {name:<{width}}  {verb.help}" for name, verb in VERBS.items()]
     return "\n".join(
-        ["Usage: ./start.sh [VERB]     (no verb: start)", "", *lines, f"  {'help':<{width}}  this text", "", "DRY_RUN=1 shows what start would do."]
+        [
+            "Usage: ./start.sh [VERB]     (no verb: start)",
+            "",
+            *lines,
+            f"  {'help':<{width}}  this text",
+            "",
+            "DRY_RUN=1 shows what start would do.",
+        ]
     )
 
 

@@ -56,34 +56,72 @@ _ALL = (
     Code("I_STOPPED", "inform", "no server runs"),
     Code("I_RECOVER", "inform", "a server or engine that had died was archived and cleared away"),
     Code("I_ARCHIVE", "inform", "logs were packed into an archive"),
-    Code("W_SETTING", "inform", "a line of a settings file, or a key, is not used as it may have been meant", "correct the line or key named"),
+    Code(
+        "W_SETTING", "inform", "a line of a settings file, or a key, is not used as it may have been meant", "correct the line or key named"
+    ),
     Code("W_NO_EFFECT", "inform", "a setting was given that this engine has no option for", "remove it; it changes nothing"),
-    Code("W_DIFFERS", "inform", "the running server was started with other settings than those given now", "./start.sh restart applies them"),
-    Code("W_OPEN_BIND", "inform", "the API listens on other addresses than loopback and asks no key", "set API_KEY_FILE, or HOST=127.0.0.1"),
+    Code(
+        "W_DIFFERS", "inform", "the running server was started with other settings than those given now", "./start.sh restart applies them"
+    ),
+    Code(
+        "W_OPEN_BIND", "inform", "the API listens on other addresses than loopback and asks no key", "set API_KEY_FILE, or HOST=127.0.0.1"
+    ),
     Code("W_PORT", "inform", "the owner of a port cannot be seen", "run as the owner or as root to see it"),
-    Code("W_ROLLBACK", "inform", "the server started by restart failed, and the one before it serves again", "read the archive named, then restart again"),
+    Code(
+        "W_ROLLBACK",
+        "inform",
+        "the server started by restart failed, and the one before it serves again",
+        "read the archive named, then restart again",
+    ),
     Code("E_INTERNAL", "internal", "this program failed in a way it does not know", "report this line and what you did"),
     Code("E_INTERRUPTED", "interrupt", "the work was interrupted; the next start goes on from there", "start again when ready"),
     Code("E_CONFIG", "config", "a setting or argument is outside what is allowed", "correct the setting or argument named"),
     Code("E_PLATFORM", "host", "the host is not Linux on x86_64 (or aarch64 for the embedded profile)", "use a supported host"),
     Code("E_PYTHON", "host", "no Python of at least 3.11 was found", "install Python 3.11 or later, or name it in PYTHON"),
     Code("E_DEPENDENCY", "host", "a tool is missing", "install the tools named"),
-    Code("E_VENV", "host", "a Python environment cannot be made", "install python3-venv (Debian, Ubuntu: apt-get install python3-venv), then start again"),
+    Code(
+        "E_VENV",
+        "host",
+        "a Python environment cannot be made",
+        "install python3-venv (Debian, Ubuntu: apt-get install python3-venv), then start again",
+    ),
     Code("E_DOCKER", "docker", "the Docker daemon does not answer", "start the daemon and check the rights on its socket"),
-    Code("E_GPU", "gpu", "the GPUs asked for are not there", "install the NVIDIA driver or correct GPUS; PROFILE=embedded serves on the CPU"),
-    Code("E_DISK", "disk", "a filesystem has less free space than is needed for what is missing", "free space there, or move DATA_DIR or MODEL_DIR"),
+    Code(
+        "E_GPU", "gpu", "the GPUs asked for are not there", "install the NVIDIA driver or correct GPUS; PROFILE=embedded serves on the CPU"
+    ),
+    Code(
+        "E_DISK",
+        "disk",
+        "a filesystem has less free space than is needed for what is missing",
+        "free space there, or move DATA_DIR or MODEL_DIR",
+    ),
     Code("E_PORT", "port", "the port is taken", "stop its owner, or choose another PORT"),
     Code("E_LOCK", "lock", "another start, restart, stop or prepare is at work", "wait for it to end"),
     Code("E_PIN", "pin", "the engine's files are not the pinned tree", "commit and ./start.sh patches pin, or undo the edit"),
     Code("E_PATCHES", "pin", "the patch series does not apply exactly", "restore patches/, or ./start.sh patches refresh"),
     Code("E_IMAGE", "image", "the engine could not be built", "read the end of the log named; check disk and network"),
-    Code("E_WEIGHTS", "weights", "files of the checkpoint are missing or differ from their manifest", "restore the files named (embedded: git checkout -- embedded)"),
+    Code(
+        "E_WEIGHTS",
+        "weights",
+        "files of the checkpoint are missing or differ from their manifest",
+        "restore the files named (embedded: git checkout -- embedded)",
+    ),
     Code("E_DOWNLOAD", "weights", "the download from the hub failed", "check space, network and HF_TOKEN; starting again resumes"),
     Code("E_START", "start", "the server could not be started, or ended while it was loading", "read the log named"),
     Code("E_API", "api", "the server was not ready in time", "read the log named; raise WAIT_TIMEOUT if it was still loading"),
-    Code("E_SMOKE", "smoke", "the server's answer to the smoke test is not acceptable", "read smoke.json and the log named, then ./start.sh restart"),
+    Code(
+        "E_SMOKE",
+        "smoke",
+        "the server's answer to the smoke test is not acceptable",
+        "read smoke.json and the log named, then ./start.sh restart",
+    ),
     Code("E_STOP", "stop", "the server could not be stopped", "end the process or container named by hand, then ./stop.sh again"),
-    Code("E_LOG", "log", "a log folder or archive could not be written", "check space and rights of LOG_DIR, then try again; the raw logs are kept"),
+    Code(
+        "E_LOG",
+        "log",
+        "a log folder or archive could not be written",
+        "check space and rights of LOG_DIR, then try again; the raw logs are kept",
+    ),
 )
 
 CODES: dict[str, Code] = {code.name: code for code in _ALL}

@@ -106,7 +106,9 @@ def _from_local_sh(root: Path, environment: Mapping[str, str], notices: list[Not
     try:
         values = bash.assignments(file, root / "scripts" / "config.sh", environment)
     except ValueError as error:
-        raise Failure("E_CONFIG", found=f"{LOCAL_SH} could not be read: {error}", needed="a Bash file that ends without an error") from error
+        raise Failure(
+            "E_CONFIG", found=f"{LOCAL_SH} could not be read: {error}", needed="a Bash file that ends without an error"
+        ) from error
     for name in values:
         if name not in SETTINGS and name.isupper():
             notices.append(Notice(f"{LOCAL_SH}: {_unknown(name)}", is_harmless=_look_alike(name) is None))

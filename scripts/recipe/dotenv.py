@@ -1,7 +1,7 @@
 """Grammar of `.env`: bytes in, literal values and remarks out. Executes nothing, expands nothing, knows no setting by name.
 
-One `KEY=value` a line, `export ` allowed before it. A value in matching quotes is taken as it stands between them; an unquoted one ends at a
-blank followed by `#`. There are no escapes, no `$`, no continuation lines. The first of two equal keys counts.
+One `KEY=value` a line, `export ` allowed before it. A value in matching quotes is taken as it stands between them; an unquoted one ends
+at a blank followed by `#`. There are no escapes, no `$`, no continuation lines. The first of two equal keys counts.
 """
 
 from __future__ import annotations

@@ -53,7 +53,9 @@ class Environment:
         job = self._job
         return (
             job.command("E_VENV", sys.executable, "-m", "venv", str(made)),
-            job.command("E_IMAGE", python, "-m", "pip", "install", "--require-hashes", "--only-binary=:all:", "--no-deps", "-r", str(self._lock)),
+            job.command(
+                "E_IMAGE", python, "-m", "pip", "install", "--require-hashes", "--only-binary=:all:", "--no-deps", "-r", str(self._lock)
+            ),
             Task(f"mark {made} ready, then rename it to {self.place}", lambda: self._finish(made)),
         )
 

@@ -17,7 +17,8 @@ OFFLINE = {"HF_HUB_OFFLINE": "1"}
 INSIDE_MODEL, INSIDE_DRAFTER, INSIDE_LOGS, INSIDE_KEY = "/model", "/drafter", "/logs", "/key"
 # Settings whose change a running server would only follow after a restart, besides the engine's own.
 FIXED_AT_START = (
-    "PROFILE", "RUNTIME", "GPUS", "CONTAINER_NAME", "DRAFTER", "MODEL_DIR", "DFLASH2_DIR", "API_KEY_FILE", "ENGINE_REPO", "ENGINE_COMMIT", "BASE_IMAGE", "IMAGE",
+    "PROFILE", "RUNTIME", "GPUS", "CONTAINER_NAME", "DRAFTER", "MODEL_DIR", "DFLASH2_DIR", "API_KEY_FILE",
+    "ENGINE_REPO", "ENGINE_COMMIT", "BASE_IMAGE", "IMAGE",
 )  # fmt: skip
 
 
@@ -29,7 +30,7 @@ def process_launch(config: Config, build: str, python: Path, environment: Mappin
 
 
 def container_launch(config: Config, build: str) -> Launch:
-    """The engine as a container: nothing writable but the run folder and /tmp, no capability, one published port, a private IPC namespace."""
+    """The engine as a container: nothing writable but the run folder and /tmp, no capability, one published port, private IPC."""
     key = config.text("API_KEY_FILE")
     mounts = [f"{config.text('MODEL_DIR')}:{INSIDE_MODEL}:ro", f"{RUN}:{INSIDE_LOGS}:rw"]
     if config.text("DRAFTER") == "dflash2":
@@ -90,5 +91,6 @@ def differences(launch: Launch, config: Config) -> list[str]:
     told = []
     for name, setting in SETTINGS.items():
         if (setting.is_engine or name in FIXED_AT_START) and name in launch.settings and launch.settings[name] != config.text(name):
-            told.append(f"{name}: the server runs with {launch.settings[name] or 'none'}, {config.chosen[name].origin} says {config.text(name) or 'none'}")
+            now, origin = config.text(name), config.chosen[name].origin
+            told.append(f"{name}: the server runs with {launch.settings[name] or 'none'}, {origin} says {now or 'none'}")
     return told

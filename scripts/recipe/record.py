@@ -55,7 +55,9 @@ class Launch:
         try:
             return Path(self.key_file).read_text(encoding="utf-8").splitlines()[0].strip()
         except (OSError, IndexError, UnicodeDecodeError) as error:
-            raise Failure("E_CONFIG", found=f"API_KEY_FILE={self.key_file}: {error}", needed="a readable file whose first line is the key") from error
+            raise Failure(
+                "E_CONFIG", found=f"API_KEY_FILE={self.key_file}: {error}", needed="a readable file whose first line is the key"
+            ) from error
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from recipe import record as records
 from recipe import runlog, runtimes
 from recipe.adapters import http
+from recipe.failure import Failure
 from recipe.record import Launch, Record
 
 HEALTH_S = 2.0
+# A server that says one of these of itself will not serve again.
+GONE = ("dead", "stalled", "draining")
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,10 @@ class Health:
 
 
 def start(launch: Launch, folder: Path, places: Places) -> Record:
-    """Start a server and record it. The record is written before the start, so that a crash in between leaves a trace. Raises Failure E_START."""
+    """Start a server and record it. Raises Failure E_START.
+
+    A record is written before the start too, so that a crash in between leaves a trace.
+    """
     records.save(places.state_dir, Record(launch, folder))
     started = Record(launch, folder, runtimes.of(launch).start(launch, folder))
     records.save(places.state_dir, started)
@@ -47,7 +54,10 @@ def is_alive(record: Record) -> bool:
 
 
 def end(record: Record, places: Places, grace_s: float) -> Path | None:
-    """End what is left of a server, pack its logs, forget it; returns the archive. Raises Failure E_STOP or E_LOG, the record then stays."""
+    """End what is left of a server, pack its logs, forget it; returns the archive.
+
+    Raises Failure E_STOP or E_LOG; the record then stays.
+    """
     runtimes.of(record.launch).end(record, grace_s)
     packed = runlog.archive(record.folder, places.log_keep)
     records.forget(places.state_dir)
@@ -55,19 +65,21 @@ def end(record: Record, places: Places, grace_s: float) -> Path | None:
 
 
 def health(record: Record) -> Health:
-    """Ask the server, with its own address. Never raises for what it answers."""
+    """Ask the server, with its own address and key. Never raises for what it answers."""
     launch = record.launch
-    ready = http.call(launch.address, launch.port, "/health/ready", timeout_s=HEALTH_S)
+    try:
+        key = launch.key()
+    except Failure:
+        key = ""
+    ready = http.call(launch.address, launch.port, "/health/ready", key=key, timeout_s=HEALTH_S)
     if ready.status == 200:
         return Health("ready")
     if ready.status == 0:
         return Health("silent", ready.body)
-    told = http.call(launch.address, launch.port, "/health", timeout_s=HEALTH_S).data() or ready.data()
-    return judge(told)
+    return judge(http.call(launch.address, launch.port, "/health", key=key, timeout_s=HEALTH_S).data())
 
 
-def judge(told: dict[str, object]) -> Health:
+def judge(told: Mapping[str, object]) -> Health:
     """Read the body of /health of a server that is not ready."""
-    state = str(told.get("status", ""))
-    cause = str(told.get("cause") or told.get("message") or told.get("detail") or state or "no reason given")
-    return Health("loading" if state in ("loading", "starting") else "failed", cause)
+    state = str(told.get("status", "unknown"))
+    return Health("failed" if state in GONE else "loading", str(told.get("cause") or state))

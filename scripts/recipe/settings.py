@@ -40,54 +40,101 @@ class Setting:
 _registry: list[Setting] = []
 
 
-def _setting(name: str, group: int, default: str | tuple[str, str], kind: Kind, help_text: str, *, unit: str = "", is_secret: bool = False) -> None:
-    two_gpu, embedded = (default, default) if isinstance(default, str) else default
-    _registry.append(
-        Setting(name=name, group=GROUPS[group], two_gpu=two_gpu, embedded=embedded, kind=kind, help=help_text, unit=unit, is_secret=is_secret)
-    )
-
-
-def _engine_setting(name: str, group: int, default: str | tuple[str, str], kind: Kind, option: str, help_text: str, *, unit: str = "") -> None:
+def _setting(
+    name: str, group: int, default: str | tuple[str, str], kind: Kind, help_text: str, *, unit: str = "", is_secret: bool = False
+) -> None:
     two_gpu, embedded = (default, default) if isinstance(default, str) else default
     _registry.append(
         Setting(
-            name=name, group=GROUPS[group], two_gpu=two_gpu, embedded=embedded, kind=kind, help=help_text, unit=unit, is_engine=True, engine_option=option
+            name=name, group=GROUPS[group], two_gpu=two_gpu, embedded=embedded, kind=kind, help=help_text, unit=unit, is_secret=is_secret
+        )
+    )
+
+
+def _engine_setting(
+    name: str, group: int, default: str | tuple[str, str], kind: Kind, option: str, help_text: str, *, unit: str = ""
+) -> None:
+    two_gpu, embedded = (default, default) if isinstance(default, str) else default
+    _registry.append(
+        Setting(
+            name=name,
+            group=GROUPS[group],
+            two_gpu=two_gpu,
+            embedded=embedded,
+            kind=kind,
+            help=help_text,
+            unit=unit,
+            is_engine=True,
+            engine_option=option,
         )
     )
 
 
 _NAME = matching(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}", "1 to 128 letters, digits, '.', '_', '/' or '-', the first a letter or digit")
 _DOCKER_NAME = matching(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}", "a Docker name: letters, digits, '_', '.' or '-', the first a letter or digit")
-_IMAGE = matching(r"[a-z0-9][a-z0-9._/:-]*(@sha256:[0-9a-f]{64})?", "an image reference in lower case, such as name:tag or name@sha256:<64 digits>")
+_IMAGE = matching(
+    r"[a-z0-9][a-z0-9._/:-]*(@sha256:[0-9a-f]{64})?", "an image reference in lower case, such as name:tag or name@sha256:<64 digits>"
+)
 _COMMIT = matching(r"[0-9a-f]{40}", "a full commit id of 40 hexadecimal digits")
 _REPOSITORY = matching(r"[^\s-][^\s]*", "a path or URL of a Git repository, without blanks")
 _POLICY = matching(r"[a-z0-9]+(:[0-9.]+)?", "a word, or a word, a colon and a number, such as fnc7:0.3")
 
-_setting("PROFILE", 0, (TWO_GPU, EMBEDDED), choice(*PROFILES), "two-gpu serves the published checkpoint, embedded the tiny one of this repository on the CPU")
-_setting("RUNTIME", 0, ("docker", "process"), choice("docker", "process"), "where the engine runs: in a container, or as a process of this host")
+_setting(
+    "PROFILE",
+    0,
+    (TWO_GPU, EMBEDDED),
+    choice(*PROFILES),
+    "two-gpu serves the published checkpoint, embedded the tiny one of this repository on the CPU",
+)
+_setting(
+    "RUNTIME", 0, ("docker", "process"), choice("docker", "process"), "where the engine runs: in a container, or as a process of this host"
+)
 _setting("GPUS", 0, ("0,1", "none"), gpus(2), "the two devices, rank 0 first")
 _engine_setting("HOST", 0, ("0.0.0.0", "127.0.0.1"), address(), "--host", "address the API listens on")
 _engine_setting("PORT", 0, "8022", integer(1, 65535), "--port", "port the API listens on")
 _engine_setting("SERVED_NAME", 0, "glm-5.3-flash", _NAME, "--name", "the model's name in the API")
 _setting("CONTAINER_NAME", 0, "glm53-tf-2x", _DOCKER_NAME, "name of the container (RUNTIME=docker)")
 
-_engine_setting("MAX_TOKENS", 1, ("32768", "4096"), integer(1, 1_048_576), "--max-tokens", "reply limit of a request that names none", unit="tokens")
+_engine_setting(
+    "MAX_TOKENS", 1, ("32768", "4096"), integer(1, 1_048_576), "--max-tokens", "reply limit of a request that names none", unit="tokens"
+)
 _engine_setting("THINKING", 1, "0", FLAG, "--thinking", "1 lets the model think unless a request says otherwise")
 _engine_setting(
-    "REASONING_EFFORT", 1, "high", choice("none", "minimal", "low", "medium", "high", "max"), "--reasoning-effort", "effort when a request turns thinking on"
+    "REASONING_EFFORT",
+    1,
+    "high",
+    choice("none", "minimal", "low", "medium", "high", "max"),
+    "--reasoning-effort",
+    "effort when a request turns thinking on",
 )
 _engine_setting("VISION", 1, ("1", "0"), FLAG, "", "1 takes pictures and clips")
 
-_engine_setting("CONTEXT", 2, ("524288", "32768"), integer(64, 1_048_576), "--context", "longest prompt and reply of one request together", unit="tokens")
+_engine_setting(
+    "CONTEXT",
+    2,
+    ("524288", "32768"),
+    integer(64, 1_048_576),
+    "--context",
+    "longest prompt and reply of one request together",
+    unit="tokens",
+)
 _engine_setting("PARALLEL", 2, "4", integer(1, 32), "--parallel", "requests computed at the same time; more wait in a queue")
 _engine_setting("DENSE", 2, ("q4", "bf16"), choice("q4", "fp8", "bf16"), "", "format of the dense matrices in memory")
 _engine_setting("KV", 2, ("fp8", "bf16"), choice("fp8", "bf16"), "", "format of the latent cache")
-_setting("DRAFTER", 2, ("dflash2", "none"), choice("dflash2", "mtp", "none"), "who drafts: the DFlash2 drafter, the checkpoint's own MTP layer, or nobody")
+_setting(
+    "DRAFTER",
+    2,
+    ("dflash2", "none"),
+    choice("dflash2", "mtp", "none"),
+    "who drafts: the DFlash2 drafter, the checkpoint's own MTP layer, or nobody",
+)
 _engine_setting("DRAFT_POLICY", 2, "fnc7:0.3", _POLICY, "", "how many drafts a round: up to 7 while the chance is at least 0.3")
 
 _setting("DATA_DIR", 3, "{cache}/glm-5.3-flash", folder(), "large things that can be made again: environments, builds, weights")
 _setting("MODEL_DIR", 3, ("{DATA_DIR}/models/GLM-5.3-Flash-EXL3-4bpw", "{root}/embedded"), folder(), "folder of the checkpoint")
-_setting("DFLASH2_DIR", 3, ("{DATA_DIR}/models/GLM-5.3-Flash-DFlash2", "{root}/embedded/drafter"), folder(), "folder of the DFlash2 drafter")
+_setting(
+    "DFLASH2_DIR", 3, ("{DATA_DIR}/models/GLM-5.3-Flash-DFlash2", "{root}/embedded/drafter"), folder(), "folder of the DFlash2 drafter"
+)
 _setting("STATE_DIR", 3, "{root}/.state", folder(), "lock and record of the running server")
 _setting("LOG_DIR", 3, "{root}/logs", folder(), "run folders and archives")
 

@@ -29,7 +29,13 @@ def ask(argv: Sequence[str], environment: Mapping[str, str], *, timeout_s: float
     """Run a short question; output and errors together. Status 127 where the tool is missing, 124 where it did not answer in time."""
     try:
         done = subprocess.run(
-            list(argv), env=dict(environment), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout_s, check=False
+            list(argv),
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout_s,
+            check=False,
         )
     except FileNotFoundError:
         return Done(127, f"{argv[0]} is not installed")
@@ -48,7 +54,13 @@ def run(argv: Sequence[str], environment: Mapping[str, str], *, log: Path, cwd: 
         output.flush()
         try:
             process = subprocess.Popen(
-                list(argv), env=dict(environment), cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                list(argv),
+                env=dict(environment),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         except FileNotFoundError:
             output.write(f"{argv[0]}: not found\n".encode())
@@ -74,7 +86,13 @@ def start(argv: Sequence[str], environment: Mapping[str, str], *, log: Path, cwd
     """Start a server in a session of its own, output appended to `log`; returns its process number. Raises OSError."""
     with log.open("ab") as output:
         process = subprocess.Popen(
-            list(argv), env=dict(environment), cwd=cwd, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            list(argv),
+            env=dict(environment),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     # The server outlives this program; the kernel's tables are asked about it, not this object.
     process.returncode = 0

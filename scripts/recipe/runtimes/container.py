@@ -22,7 +22,9 @@ class ContainerRuntime:
     def start(self, launch: Launch, folder: Path) -> Identity | None:
         done = process.ask(launch.argv_in(folder), os.environ, timeout_s=ASK_S)
         if done.status != 0:
-            raise Failure("E_START", found=f"docker run ended with status {done.status}: {_last(done.output)}", needed="a started container")
+            raise Failure(
+                "E_START", found=f"docker run ended with status {done.status}: {_last(done.output)}", needed="a started container"
+            )
         return None
 
     def is_alive(self, record: Record) -> bool:
@@ -42,7 +44,9 @@ class ContainerRuntime:
     def _ask(self, argv: list[str], *, timeout_s: float) -> None:
         done = process.ask(argv, os.environ, timeout_s=timeout_s)
         if done.status != 0:
-            raise Failure("E_STOP", found=f"{shlex.join(argv)} ended with status {done.status}: {_last(done.output)}", needed="a removed container")
+            raise Failure(
+                "E_STOP", found=f"{shlex.join(argv)} ended with status {done.status}: {_last(done.output)}", needed="a removed container"
+            )
 
 
 def _last(output: str) -> str:

@@ -19,7 +19,13 @@ KILL_WAIT_S = 5.0
 
 class ProcessRuntime:
     def line(self, launch: Launch, folder: Path) -> str:
-        words = ["env", "-i", *(f"{name}={value}" for name, value in self._environment(launch, folder).items()), "setsid", *launch.argv_in(folder)]
+        words = [
+            "env",
+            "-i",
+            *(f"{name}={value}" for name, value in self._environment(launch, folder).items()),
+            "setsid",
+            *launch.argv_in(folder),
+        ]
         return f"cd {shlex.quote(launch.cwd)} && {shlex.join(words)} >>{shlex.quote(str(folder / 'server.log'))} 2>&1 &"
 
     def _environment(self, launch: Launch, folder: Path) -> dict[str, str]:
@@ -29,7 +35,9 @@ class ProcessRuntime:
         try:
             pid = process.start(launch.argv_in(folder), self._environment(launch, folder), log=folder / "server.log", cwd=Path(launch.cwd))
         except OSError as error:
-            raise Failure("E_START", found=f"{launch.argv[0]} cannot be run: {error.strerror}", needed="the engine as the image step built it") from error
+            raise Failure(
+                "E_START", found=f"{launch.argv[0]} cannot be run: {error.strerror}", needed="the engine as the image step built it"
+            ) from error
         return kernel.identify(pid)
 
     def is_alive(self, record: Record) -> bool:

@@ -71,10 +71,22 @@ class ProcessImage:
         return (
             *base,
             *patchset.actions(self._pin, source),
-            job.command("E_IMAGE", host_python, "-m", "pip", "wheel", *no_net, "--no-build-isolation", "--wheel-dir", str(wheel), str(source)),
+            job.command(
+                "E_IMAGE", host_python, "-m", "pip", "wheel", *no_net, "--no-build-isolation", "--wheel-dir", str(wheel), str(source)
+            ),
             job.command("E_VENV", base_python, "-m", "venv", "--without-pip", str(made)),
             job.command(
-                "E_IMAGE", base_python, "-m", "pip", "--python", str(made / "bin" / "python"), "install", *no_net, "--find-links", str(wheel), "lockstep"
+                "E_IMAGE",
+                base_python,
+                "-m",
+                "pip",
+                "--python",
+                str(made / "bin" / "python"),
+                "install",
+                *no_net,
+                "--find-links",
+                str(wheel),
+                "lockstep",
             ),
             Task(f"let {made} see {self._base.packages}, mark it ready, then rename it to {self.place}", lambda: self._finish(made)),
         )
@@ -117,5 +129,7 @@ class DockerImage:
         return (
             *patchset.actions(self._pin, context / "engine"),
             job.command("E_IMAGE", "cp", *(str(root / name) for name in DOCKER_FILES), str(context)),
-            job.command("E_IMAGE", "docker", "build", "--build-arg", base, "--label", label, "--tag", job.config.text("IMAGE"), str(context)),
+            job.command(
+                "E_IMAGE", "docker", "build", "--build-arg", base, "--label", label, "--tag", job.config.text("IMAGE"), str(context)
+            ),
         )

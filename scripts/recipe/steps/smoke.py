@@ -66,7 +66,9 @@ class SmokeStep:
                 raise Failure("E_START", found=f"the engine failed: {health.cause}", needed="an engine that loads")
             waited_s = time.monotonic() - began
             if waited_s > limit_s:
-                raise Failure("E_API", found=f"not ready after {limit_s} s ({health.cause}); last log line: {last}", needed="/health/ready with 200")
+                raise Failure(
+                    "E_API", found=f"not ready after {limit_s} s ({health.cause}); last log line: {last}", needed="/health/ready with 200"
+                )
             ui.progress(f"loading for {waited_s:.0f} s; last log line: {last}")
             time.sleep(POLL_S)
 
@@ -77,7 +79,12 @@ class SmokeStep:
         launch, record = self._launch, self._record()
         body: dict[str, Any] = {"model": launch.name, **probe.body}
         answer = http.call(
-            launch.address, launch.port, "/v1/chat/completions", body=body, key=launch.key(), timeout_s=self._job.config.number("SMOKE_TIMEOUT")
+            launch.address,
+            launch.port,
+            "/v1/chat/completions",
+            body=body,
+            key=launch.key(),
+            timeout_s=self._job.config.number("SMOKE_TIMEOUT"),
         )
         self._keep(record, probe, body, answer)
         if answer.status != 200:

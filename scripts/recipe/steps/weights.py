@@ -53,7 +53,14 @@ class PublishedWeights:
     def _download(self, snapshot: Snapshot) -> Command:
         module = str(self._job.config.root / "scripts")
         token = self._job.config.chosen["HF_TOKEN"].text
-        words = (str(self._host_tools.python), "-m", "recipe.adapters.hub", snapshot.repository, snapshot.revision, str(self._folder(snapshot)))
+        words = (
+            str(self._host_tools.python),
+            "-m",
+            "recipe.adapters.hub",
+            snapshot.repository,
+            snapshot.revision,
+            str(self._folder(snapshot)),
+        )
         return self._job.command("E_DOWNLOAD", "env", f"PYTHONPATH={module}", *words, secrets={"HF_TOKEN": token} if token else None)
 
     def actions(self) -> Sequence[Action]:
@@ -93,7 +100,9 @@ class ShippedWeights:
             raise Failure("E_WEIGHTS", found=f"no list of files in {self._place / MANIFEST}", needed="the manifest of the checkpoint")
         wrong = [name for name, facts in listed.items() if not _is_same(self._place / name, facts)]
         if wrong:
-            raise Failure("E_WEIGHTS", found=f"missing or different: {', '.join(sorted(wrong))}", needed=f"the {len(listed)} files of {MANIFEST}")
+            raise Failure(
+                "E_WEIGHTS", found=f"missing or different: {', '.join(sorted(wrong))}", needed=f"the {len(listed)} files of {MANIFEST}"
+            )
         self._job.ui.inform("I_READY", f"{len(listed)} files equal their manifest")
 
 

@@ -21,7 +21,9 @@ def status(job: Job, words: Sequence[str]) -> int:
         job.ui.line("stopped: no server was started, or ./stop.sh ended it")
         return STOPPED
     launch = record.launch
-    job.ui.line(f"server:   {launch.url}   model: {launch.name}   profile: {launch.settings.get('PROFILE', '?')}   runtime: {launch.runtime}")
+    job.ui.line(
+        f"server:   {launch.url}   model: {launch.name}   profile: {launch.settings.get('PROFILE', '?')}   runtime: {launch.runtime}"
+    )
     job.ui.line(f"run:      {record.folder}")
     if not server.is_alive(record):
         number = record.identity.pid if record.identity else launch.container

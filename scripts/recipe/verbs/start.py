@@ -108,7 +108,9 @@ def _show(job: Job, old: Record | None) -> int:
 
 
 def _headline(job: Job) -> None:
-    shown = ", ".join(f"{name} {job.config.shown(name)}" for name in ("PROFILE", "RUNTIME", "GPUS", "CONTEXT", "PARALLEL", "DENSE", "KV", "DRAFTER"))
+    shown = ", ".join(
+        f"{name} {job.config.shown(name)}" for name in ("PROFILE", "RUNTIME", "GPUS", "CONTEXT", "PARALLEL", "DENSE", "KV", "DRAFTER")
+    )
     job.ui.headline(f"GLM-5.3-Flash: {shown}, {job.config.text('HOST')} port {job.config.text('PORT')}")
     for name, setting in SETTINGS.items():
         if setting.is_engine and not setting.engine_option and not job.config.chosen[name].is_default:
@@ -203,5 +205,3 @@ def _reattach(job: Job, running: Record) -> int:
         job.ui.inform("W_DIFFERS", difference)
     plan.carry_out((SmokeStep(job, launch, lambda: running),), job.ui, first=STEPS, total=STEPS)
     return 0
-
-

@@ -30,7 +30,10 @@ def stop(job: Job, words: Sequence[str]) -> int:
         job.ui.begin()
         job.ui.progress(f"waiting at most {grace_s} s for what runs")
         packed = server.end(record, job.places, grace_s)
-        job.ui.inform("I_STOPPED" if was_alive else "I_RECOVER", f"{record.launch.url}, run {record.run}" + ("" if was_alive else ": it had ended by itself"))
+        job.ui.inform(
+            "I_STOPPED" if was_alive else "I_RECOVER",
+            f"{record.launch.url}, run {record.run}" + ("" if was_alive else ": it had ended by itself"),
+        )
         if packed is not None:
             job.ui.inform("I_ARCHIVE", str(packed))
     return 0

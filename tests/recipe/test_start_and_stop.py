@@ -1,0 +1,226 @@
+"""The life of a server under start, restart and stop, with a stub in the engine's place."""
+
+import json
+import os
+import signal
+import tarfile
+import time
+
+from fixtures.clone_box import Box, free_port, processes_marked
+
+LIVE = "GLM-5.3-Flash-EXL3 is now LIVE! on port {}"
+
+
+def kill_server(box: Box) -> None:
+    os.kill(box.record["identity"]["pid"], signal.SIGKILL)
+
+
+def engine_of(box: Box) -> int:
+    return next(pid for pid in processes_marked(box.run_name) if pid != box.record["identity"]["pid"])
+
+
+def test_a_start_announces_six_steps_and_ends_live(box: Box) -> None:
+    done = box.run()
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line[:5] for line in lines if line.startswith("[")] == [f"[{n}/6]" for n in range(1, 7)]
+    assert LIVE.format(box.port) in lines
+    assert f"http://127.0.0.1:{box.port}/v1" in done.stdout
+    assert box.is_listening()
+    smoke = json.loads((box.root / "logs/current/smoke.json").read_text())
+    assert smoke["tokens"]["status"] == 200
+
+
+def test_stop_leaves_no_process_no_port_and_one_private_archive(box: Box) -> None:
+    box.run()
+    run = box.run_name
+    assert len(processes_marked(run)) == 2
+    done = box.stop()
+    assert done.returncode == 0, done.stderr
+    assert processes_marked(run) == []
+    assert not box.is_listening()
+    (archive,) = box.archives()
+    assert archive.stat().st_mode & 0o777 == 0o600
+    with tarfile.open(archive) as tar:
+        assert {f"{run}/server.log", f"{run}/smoke.json"} <= set(tar.getnames())
+    assert sorted(path.name for path in (box.root / "logs").iterdir()) == [archive.name]
+    assert box.run("status").returncode == 3
+
+
+def test_a_second_start_reattaches_and_names_what_differs(box: Box) -> None:
+    box.run()
+    before, began = box.record, time.monotonic()
+    done = box.run(PORT=str(free_port()), CONTEXT="4096")
+    assert time.monotonic() - began < 3
+    assert done.returncode == 0, done.stderr
+    assert LIVE.format(box.port) in done.stdout.splitlines()
+    assert "[I_RUNNING]" in done.stdout
+    assert "PORT: the server runs with" in done.stderr
+    assert "CONTEXT: the server runs with 32768" in done.stderr
+    assert box.record == before
+    assert not list((box.root / "logs").glob("*.tar.gz"))
+
+
+def test_restart_replaces_the_server_and_archives_the_old_one(box: Box) -> None:
+    box.run()
+    old = box.record
+    done = box.run("restart")
+    assert done.returncode == 0, done.stderr
+    assert box.record["identity"]["pid"] != old["identity"]["pid"]
+    assert [path.name for path in box.archives()] == [f"{old['folder'].rsplit('/', 1)[1]}.tar.gz"]
+    assert box.run("status").returncode == 0
+
+
+def test_restart_brings_the_old_server_back_when_the_new_one_fails(box: Box) -> None:
+    box.run()
+    old = box.record
+    box.set_engine("second", exit=7)
+    done = box.run("restart")
+    assert done.returncode == 13
+    assert "[W_ROLLBACK]" in done.stderr
+    assert "the stub cannot load" in done.stderr
+    assert box.record["launch"] == old["launch"]
+    assert box.run("status").returncode == 0
+    assert len(box.archives()) == 2
+
+
+def test_restart_that_cannot_prepare_leaves_the_old_server_alone(box: Box) -> None:
+    box.run()
+    before = box.record
+    box.write("embedded/config.json", "[]")
+    done = box.run("restart")
+    assert done.returncode == 11
+    assert "[E_WEIGHTS]" in done.stderr
+    assert "config.json" in done.stderr
+    assert box.record == before
+    assert box.run("status").returncode == 0
+
+
+def test_a_server_that_cannot_load_is_reported_with_its_last_line_and_cleared_away(box: Box) -> None:
+    box.set_engine("broken", exit=3)
+    done = box.run()
+    assert done.returncode == 13
+    assert "[E_START]" in done.stderr
+    assert "the stub cannot load" in done.stderr
+    assert len(box.archives()) == 1
+    assert not (box.root / ".state/server.json").exists()
+
+
+def test_a_server_that_is_not_ready_in_time_is_ended(box: Box) -> None:
+    box.set_engine("slow", load_s=60)
+    done = box.run(WAIT_TIMEOUT="1")
+    assert done.returncode == 14
+    assert "[E_API]" in done.stderr
+    assert not box.is_listening()
+
+
+def test_a_reply_without_tokens_fails_the_smoke_test(box: Box) -> None:
+    box.set_engine("mute", tokens=0, answer="")
+    done = box.run()
+    assert done.returncode == 15
+    assert "no token was generated" in done.stderr
+    assert not box.is_listening()
+
+
+def test_a_killed_server_is_named_by_status_and_recovered_by_start(box: Box) -> None:
+    box.run()
+    run, orphan = box.run_name, engine_of(box)
+    kill_server(box)
+    status = box.run("status")
+    assert status.returncode == 4
+    assert "dead" in status.stdout
+    done = box.run()
+    assert done.returncode == 0, done.stderr
+    assert "[I_RECOVER]" in done.stdout
+    assert orphan not in processes_marked(run)
+    assert [path.name for path in box.archives()] == [f"{run}.tar.gz"]
+
+
+def test_a_killed_engine_is_named_by_status_and_recovered_by_start(box: Box) -> None:
+    box.run()
+    run = box.run_name
+    os.kill(engine_of(box), signal.SIGKILL)
+    status = box.run("status")
+    assert status.returncode == 4
+    assert "engine dead" in status.stdout
+    done = box.run()
+    assert done.returncode == 0, done.stderr
+    assert "[I_RECOVER] its engine failed" in done.stdout
+    assert [path.name for path in box.archives()] == [f"{run}.tar.gz"]
+    assert box.run_name != run
+
+
+def test_a_server_that_ignores_the_request_to_finish_is_killed(box: Box) -> None:
+    box.set_engine("stubborn", finish_s=60)
+    box.run()
+    run = box.run_name
+    began = time.monotonic()
+    done = box.stop(STOP_TIMEOUT="1")
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began < 8
+    assert processes_marked(run) == []
+
+
+def test_a_reused_process_number_is_never_killed(box: Box) -> None:
+    box.run()
+    record = box.record
+    kill_server(box)
+    for pid in processes_marked(box.run_name):
+        os.kill(pid, signal.SIGKILL)
+    record["identity"]["pid"] = os.getpid()
+    (box.root / ".state/server.json").write_text(json.dumps(record))
+    done = box.stop()
+    assert done.returncode == 0, done.stderr
+    assert "[I_RECOVER]" in done.stdout
+
+
+def test_a_held_port_is_refused_with_the_name_of_its_owner(box: Box) -> None:
+    import socket
+
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", box.port))
+        holder.listen()
+        done = box.run()
+    assert done.returncode == 7
+    assert "[E_PORT]" in done.stderr
+    assert f"(process {os.getpid()})" in done.stderr
+    assert not (box.root / "logs").exists()
+
+
+def test_a_second_start_at_the_same_time_is_refused_with_the_owner(box: Box) -> None:
+    box.set_engine("slow", load_s=3)
+    first = box.popen()
+    wait_for(lambda: (box.root / ".state/server.json").exists())
+    second = box.run("restart")
+    assert second.returncode == 8
+    assert "[E_LOCK]" in second.stderr
+    assert "start (process" in second.stderr
+    out, err = first.communicate(timeout=30)
+    assert first.returncode == 0, err
+
+
+def test_a_key_is_asked_for_and_never_printed_or_passed_as_an_argument(box: Box) -> None:
+    key = "canary-key-41b7"
+    file = box.write("key", key + "\n")
+    done = box.run(API_KEY_FILE=str(file))
+    assert done.returncode == 0, done.stderr
+    for text in (done.stdout, done.stderr, json.dumps(box.record)):
+        assert key not in text
+    for pid in processes_marked(box.run_name):
+        assert key.encode() not in open(f"/proc/{pid}/cmdline", "rb").read()
+    assert box.run("status").returncode == 0
+
+
+def test_only_the_newest_archives_are_kept(box: Box) -> None:
+    for _ in range(3):
+        box.run()
+        box.stop(LOG_KEEP="2")
+        time.sleep(1.0)
+    assert len(box.archives()) == 2
+
+
+def wait_for(condition, limit_s: float = 20.0) -> None:  # noqa: ANN001
+    until = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < until, "the condition never came true"
+        time.sleep(0.02)
