@@ -14,7 +14,7 @@ from recipe.config import Config
 from recipe.failure import Failure
 
 ENGINE = "engine"
-PIN_REMEDY = "commit your edit and run ./start.sh patches pin, or undo it: git checkout HEAD -- engine && git clean -d engine"
+PIN_REMEDY = "commit your edit and run ./start.sh patches pin, or put it aside: git stash --include-untracked -- engine"
 COMMIT_DIGITS = 40
 
 

@@ -128,7 +128,9 @@ class Remove:
 
 def _reason(output: str) -> str:
     errors = [line for line in output.splitlines() if line.startswith(("error:", "fatal:"))]
-    return errors[0] if errors else output.strip() or "Git gave no reason"
+    # Where a hunk does not match, the first line only opens a quotation of it; the second names file and line.
+    named = [line for line in errors if not line.endswith("while searching for:")]
+    return named[0] if named else output.strip() or "Git gave no reason"
 
 
 def opening(scratch: Path, pin: Pin) -> Sequence[Action]:

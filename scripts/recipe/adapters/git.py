@@ -7,8 +7,12 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-# A user's line-end and white-space settings would change the bytes that are written or make an inexact patch fit.
-PLAIN = ("-c", "core.autocrlf=false", "-c", "core.eol=lf", "-c", "apply.ignoreWhitespace=no", "-c", "core.fileMode=true")
+# A user's line-end setting would change the bytes that are read or written; the one on white space would let an inexact patch fit.
+AGAINST_USER_SETTINGS = {
+    "add": ("-c", "core.autocrlf=false"),
+    "checkout-index": ("-c", "core.autocrlf=false"),
+    "apply": ("-c", "apply.ignoreWhitespace=no"),
+}
 
 
 class GitError(Exception):
@@ -27,9 +31,9 @@ def _environment() -> dict[str, str]:
     return kept | {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
 
 
-def command(repository: Path, *arguments: str) -> tuple[str, ...]:
+def command(repository: Path, verb: str, *arguments: str) -> tuple[str, ...]:
     """Argument list of one Git command in `repository`, as it is run and as it is printed."""
-    return ("git", "-C", str(repository), *PLAIN, *arguments)
+    return ("git", "-C", str(repository), *AGAINST_USER_SETTINGS.get(verb, ()), verb, *arguments)
 
 
 def run(argv: Sequence[str], *, stdin: bytes = b"", variables: dict[str, str] | None = None) -> tuple[bytes, str]:
@@ -44,9 +48,9 @@ def run(argv: Sequence[str], *, stdin: bytes = b"", variables: dict[str, str] | 
     return done.stdout, errors
 
 
-def ask(repository: Path, *arguments: str) -> str:
+def ask(repository: Path, verb: str, *arguments: str) -> str:
     """Standard output of one question, without the line end. Raises GitError."""
-    return run(command(repository, *arguments))[0].decode("utf-8", "replace").rstrip("\n")
+    return run(command(repository, verb, *arguments))[0].decode("utf-8", "replace").rstrip("\n")
 
 
 def objects(repository: Path) -> str:

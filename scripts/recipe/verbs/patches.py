@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from recipe import engine_pin, patch_series, patch_work, patchset
 from recipe.failure import Failure
+from recipe.job import Job
 from recipe.patch_series import Series
 from recipe.ui import Ui
 
@@ -34,11 +35,12 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def run(arguments: Sequence[str], ui: Ui, root: Path, state_dir: Path) -> int:
+def run(job: Job, words: Sequence[str]) -> int:
     """0 where it was done. Raises Failure E_CONFIG, E_PIN or E_PATCHES."""
-    chosen = parser().parse_args(arguments)
+    chosen = parser().parse_args(words)
+    root, ui = job.config.root, job.ui
     series = patch_series.read(root / patch_series.FOLDER)
-    work = state_dir / WORK
+    work = job.config.folder("STATE_DIR") / WORK
     if chosen.word == "list":
         _list(series, ui, as_json=chosen.json)
     elif chosen.word == "verify":
@@ -70,9 +72,8 @@ def _edit(root: Path, series: Series, work: Path, ui: Ui) -> None:
     has_moved = patch_work.edit(root, series, work)
     ui.line(f"work tree: {work}  (branch {patch_work.BRANCH}, one commit per patch)")
     if has_moved:
-        ui.line(
-            f"the engine has moved on since it was pinned: git -C {work} rebase --onto {patch_work.ONTO} {patch_work.PINNED} {patch_work.BRANCH}"
-        )
+        branches = f"{patch_work.ONTO} {patch_work.PINNED} {patch_work.BRANCH}"
+        ui.line(f"the engine has moved on since it was pinned: git -C {work} rebase --onto {branches}")
     ui.line("change commits there, then ./start.sh patches refresh")
 
 
