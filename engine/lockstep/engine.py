@@ -19,8 +19,9 @@ from lockstep.config.model import ModelConfig
 from lockstep.config.serving import ServingOptions
 from lockstep.core.errors import LockstepError
 from lockstep.core.messages import Failed, Loading, Ready
+from lockstep.draft.loader import load_drafting
 from lockstep.loop import EngineLoop
-from lockstep.model.glm import GlmModel
+from lockstep.model.glm import MAX_STEP_ROWS, GlmModel
 from lockstep.run.placement import place_rank
 from lockstep.run.runner import Runner
 from lockstep.sched import Scheduler, SchedulerLimits
@@ -38,6 +39,7 @@ class Loaded:
     """A runner ready to go and the facts of its checkpoint."""
 
     runner: Runner
+    max_drafts: int
     config: ModelConfig
     digest: str
 
@@ -59,6 +61,8 @@ def run_engine(options: ServingOptions, channel: ChildChannel) -> int:
         pool_pages=options.shared_tokens // PAGE_TOKENS,
         prompt_slice=options.prompt_slice,
         max_queued=options.max_queued,
+        step_rows=MAX_STEP_ROWS,
+        max_drafts=loaded.max_drafts,
     )
     loop = EngineLoop(channel, Scheduler(limits, time.monotonic), loaded.runner, options.state_hashes)
     channel.send(
@@ -106,7 +110,9 @@ def load(options: ServingOptions, progress: Callable[[str, float], None]) -> Loa
     progress("memory", 0.9)
     pool = TokenPool(text, options.shared_tokens // PAGE_TOKENS, options.device, dtype)
     slots = StateSlots(text, options.parallel, options.device, dtype)
-    return Loaded(Runner(model, pool, slots, _used_vocabulary(options, text.vocab_size)), checkpoint.config, _digest(options))
+    vocabulary = _used_vocabulary(options, text.vocab_size)
+    drafting = load_drafting(options)
+    return Loaded(Runner(model, pool, slots, vocabulary, drafting.drafter), drafting.max_drafts, checkpoint.config, _digest(options))
 
 
 def _used_vocabulary(options: ServingOptions, rows: int) -> int:

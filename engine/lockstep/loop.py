@@ -52,7 +52,7 @@ class Counters:
         self.steps += 1
         self.prompt_tokens += sum(piece.count for piece in plan.prompts)
         self.generated_tokens += sum(len(event.token_ids) for event in events)
-        self.drafted_tokens += sum(len(window.drafts) for window in plan.windows)
+        self.drafted_tokens += sum(result.drafted.values())
         self.accepted_tokens += sum(len(result.tokens.get(window.request_id, (0,))) - 1 for window in plan.windows)
 
 

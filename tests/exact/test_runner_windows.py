@@ -12,13 +12,24 @@ import torch
 from lockstep.cache import StateSlots, TokenPool
 from lockstep.core.plan import Admission, PromptSlice, StepPlan, StepWindow
 from lockstep.core.types import EngineRequest, Sampling
+from lockstep.draft.stream import Ask, Drafter, Proposal
 from lockstep.model.glm import GlmModel
 from lockstep.run.runner import Runner
 from lockstep.weights import Checkpoint
 
 EMBEDDED = Path(__file__).parents[2] / "embedded"
 VOCABULARY, SLOTS, PAGES_EACH, REPLY = 2000, 3, 5, 24
-Drafter = Callable[[str, int], tuple[int, ...]]
+Guess = Callable[[str, int], tuple[int, ...]]
+
+
+class Scripted(Drafter):
+    """Drafts what a function of the request's name and its tokens so far says."""
+
+    def __init__(self, guess: Guess) -> None:
+        self.guess = guess
+
+    def propose(self, asks: list[Ask]) -> list[Proposal]:
+        return [Proposal(self.guess(ask.stream.request.id, ask.stream.generated)[: ask.limit]) for ask in asks]
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +39,9 @@ def model() -> GlmModel:
     return GlmModel.load(checkpoint, checkpoint.config, "cpu")
 
 
-def runner(model: GlmModel) -> Runner:
+def runner(model: GlmModel, guess: Guess) -> Runner:
     pool = TokenPool(model.config, SLOTS * PAGES_EACH, "cpu", torch.float32)
-    return Runner(model, pool, StateSlots(model.config, SLOTS, "cpu"), VOCABULARY)
+    return Runner(model, pool, StateSlots(model.config, SLOTS, "cpu"), VOCABULARY, Scripted(guess))
 
 
 def entry(one: EngineRequest, slot: int) -> StepPlan:
@@ -46,12 +57,12 @@ def requests(sampling: Sampling, **fields: object) -> list[EngineRequest]:
     ]
 
 
-def replies(model: GlmModel, asked: list[EngineRequest], drafter: Drafter) -> dict[str, tuple[list[int], str]]:
+def replies(model: GlmModel, asked: list[EngineRequest], guess: Guess) -> dict[str, tuple[list[int], str]]:
     """Prompts first, then windows until every reply has `REPLY` tokens."""
-    run = runner(model)
+    run = runner(model, guess)
     tokens = {one.id: list(run.execute(entry(one, slot)).tokens[one.id]) for slot, one in enumerate(asked)}
     while open_names := [name for name, got in tokens.items() if len(got) < REPLY]:
-        windows = tuple(StepWindow(name, drafter(name, len(tokens[name]))[: REPLY - len(tokens[name]) - 1]) for name in open_names)
+        windows = tuple(StepWindow(name, REPLY - len(tokens[name]) - 1) for name in open_names)
         for name, chosen in run.execute(StepPlan(windows=windows)).tokens.items():
             tokens[name] += chosen
     return {name: (got, run.state_hash(name)) for name, got in tokens.items()}
@@ -61,7 +72,7 @@ def nothing(name: str, at: int) -> tuple[int, ...]:
     return ()
 
 
-def oracle_with_errors(serial: dict[str, tuple[list[int], str]], right: float) -> Drafter:
+def oracle_with_errors(serial: dict[str, tuple[list[int], str]], right: float) -> Guess:
     """Up to seven drafts, each the serial token with probability `right`, else any."""
     draws = random.Random(5)
 
@@ -98,10 +109,10 @@ def test_a_window_never_runs_past_an_accepted_stop_id(model: GlmModel):
     serial = replies(model, requests(greedy), nothing)
     longest: dict[str, int] = {}
     stops = frozenset(got[4] for got, _ in serial.values())
-    run = runner(model)
+    run = runner(model, lambda name, at: tuple(serial[name][0][at : at + 7]))
     for slot, one in enumerate(requests(greedy, stop_ids=stops)):
         run.execute(entry(one, slot))
-        chosen = run.execute(StepPlan(windows=(StepWindow(one.id, tuple(serial[one.id][0][1:8])),))).tokens[one.id]
+        chosen = run.execute(StepPlan(windows=(StepWindow(one.id, 7),))).tokens[one.id]
         longest[one.id] = len(chosen)
         assert list(chosen) == serial[one.id][0][1 : 1 + len(chosen)]
         assert not stops & set(chosen[:-1])

@@ -14,7 +14,11 @@ paths = st.sampled_from([Path("m"), Path("/a b/c"), Path("x.y")])
 options = st.builds(
     ServingOptions,
     model=paths,
-    drafter=st.none() | paths,
+    drafter=st.sampled_from(["none", "copy", "mtp", "/a b/c"]),
+    draft_policy=st.sampled_from(["auto", "fnc7:0.3:2"]),
+    copy_tokens=st.integers(0, 31),
+    draft_noise=st.floats(0, 10),
+    draft_edge=st.floats(0, 10),
     host=st.sampled_from(["127.0.0.1", "::1"]),
     port=st.integers(1, 65535),
     name=st.sampled_from(["glm-5.3-flash", "ü"]),

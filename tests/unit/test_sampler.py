@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.core.types import Sampling
-from lockstep.run.noise import gumbel, uniform
+from lockstep.kernels.noise.ref import gumbel, uniform
 from lockstep.run.sampler import RowRequest, SamplingError, choose
 
 MASK = (1 << 64) - 1

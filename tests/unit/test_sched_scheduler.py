@@ -237,3 +237,40 @@ class Traffic(RuleBasedStateMachine):
 
 Traffic.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestTraffic = Traffic.TestCase
+
+
+def windows_of(sched: Scheduler) -> dict[str, int]:
+    plan = sched.plan()
+    sched.update(plan, tokens_for(plan))
+    return {window.request_id: window.max_drafts for window in plan.windows}
+
+
+def test_the_rows_of_a_step_are_shared_evenly_and_what_one_cannot_use_goes_to_the_others():
+    sched = scheduler(slots=4, max_drafts=15, prompt_slice=512)
+    for name, reply in (("a", 90), ("b", 4), ("c", 90), ("d", 90)):
+        sched.submit(request(name, max_tokens=reply))
+    assert windows_of(sched) == {}
+    assert windows_of(sched) == {"a": 8, "b": 2, "c": 9, "d": 9}
+
+
+def test_a_window_leaves_room_for_the_token_behind_its_last_draft():
+    sched = scheduler(max_drafts=15)
+    sched.submit(request("a", max_tokens=4))
+    assert [windows_of(sched) for _ in range(4)] == [{}, {"a": 2}, {"a": 1}, {"a": 0}]
+
+
+def test_a_request_without_drafts_gets_one_row_beside_others():
+    sched = scheduler(max_drafts=7)
+    sched.submit(request("serial", max_tokens=50, draft=False))
+    sched.submit(request("drafted", max_tokens=50))
+    windows_of(sched)
+    assert windows_of(sched) == {"serial": 0, "drafted": 7}
+
+
+def test_drafts_run_and_drafts_kept_reach_the_usage():
+    sched = scheduler(max_drafts=7)
+    sched.submit(request("a", max_tokens=4))
+    run(sched)
+    event = sched.update(sched.plan(), StepResult({"a": (1, 1, 1)}, drafted={"a": 2}))[0]
+    assert event.usage is not None
+    assert (event.usage.rounds, event.usage.drafted_tokens, event.usage.accepted_tokens, event.usage.completion_tokens) == (2, 2, 2, 4)

@@ -9,6 +9,7 @@ from pathlib import Path
 from lockstep.core.errors import LockstepError
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+DRAFTERS = ("none", "copy", "mtp")
 GRID = 64
 
 
@@ -18,10 +19,15 @@ class OptionError(LockstepError):
 
 @dataclass(frozen=True, slots=True)
 class ServingOptions:
-    """Options of one server. Token counts are tokens; `pool_tokens` 0 means `parallel` windows of `context`."""
+    """Options of one server. Token counts are tokens; `pool_tokens` 0 means `parallel` windows of `context`.
+
+    `drafter` is a word of DRAFTERS or the folder of a block drafter; every drafter but none copies first, up to `copy_tokens`.
+    `draft_policy` is a word of `draft.policy`, auto for the drafter's own. `draft_noise` and `draft_edge` weigh a request's noise and the
+    selector's edges in proposals. None of these changes a reply.
+    """
 
     model: Path
-    drafter: Path | None = None
+    drafter: str = "none"
     host: str = "127.0.0.1"
     port: int = 8022
     name: str = "glm-5.3-flash"
@@ -37,6 +43,10 @@ class ServingOptions:
     pool_tokens: int = 0
     prompt_slice: int = 256
     max_queued: int = 64
+    draft_policy: str = "auto"
+    copy_tokens: int = 15
+    draft_noise: float = 1.0
+    draft_edge: float = 1.0
 
     def __post_init__(self) -> None:
         """Raise OptionError for a value out of range."""
@@ -48,6 +58,9 @@ class ServingOptions:
             ("pool_tokens", 0, 1 << 30),
             ("prompt_slice", 1, 1 << 16),
             ("max_queued", 0, 1 << 20),
+            ("copy_tokens", 0, 31),
+            ("draft_noise", 0, 10),
+            ("draft_edge", 0, 10),
         ):
             value = getattr(self, name)
             if not low <= value <= high:
@@ -101,7 +114,7 @@ def add_serving_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     defaults = {field.name: field.default for field in fields(ServingOptions)}
     add("--model", type=Path, required=True, metavar="DIR", help="checkpoint folder")
-    add("--drafter", type=Path, metavar="DIR", help="drafter folder")
+    add("--drafter", default=defaults["drafter"], metavar="D", help=f"who drafts: {', '.join(DRAFTERS)}, or the folder of a block drafter")
     add("--host", default=defaults["host"])
     add("--port", type=int, default=defaults["port"])
     add("--name", default=defaults["name"], help="model id the API answers to")
@@ -117,3 +130,7 @@ def add_serving_flags(parser: argparse.ArgumentParser) -> None:
     add("--pool-tokens", type=int, default=defaults["pool_tokens"], help="tokens of the shared pool; 0: context * parallel")
     add("--prompt-slice", type=int, default=defaults["prompt_slice"], help="prompt tokens run between two rounds of running replies")
     add("--max-queued", type=int, default=defaults["max_queued"], help="requests that may wait for a slot")
+    add("--draft-policy", default=defaults["draft_policy"], metavar="W", help="how deep to draft, say fnc7:0.3; auto: the drafter's own")
+    add("--copy-tokens", type=int, default=defaults["copy_tokens"], help="tokens a copy draft proposes at most; 0: no copies")
+    add("--draft-noise", type=float, default=defaults["draft_noise"], help="weight of a sampled request's noise in its drafts")
+    add("--draft-edge", type=float, default=defaults["draft_edge"], help="weight of the block drafter's selector")

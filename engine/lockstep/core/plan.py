@@ -28,10 +28,10 @@ class PromptSlice:
 
 @dataclass(frozen=True, slots=True)
 class StepWindow:
-    """Run the pending token of a request and the drafts behind it; every row is sampled."""
+    """Run the pending token of a request and at most `max_drafts` drafts behind it; every row is sampled."""
 
     request_id: str
-    drafts: tuple[int, ...] = ()
+    max_drafts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,11 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Tokens chosen per request, in order: the accepted drafts and one more. `failed` names requests whose row could not be sampled."""
+    """Tokens chosen per request, in order: the accepted drafts and one more. `failed` names requests whose row could not be sampled.
+
+    `drafted` counts the drafts run per request, for those that had any.
+    """
 
     tokens: dict[str, tuple[int, ...]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    drafted: dict[str, int] = field(default_factory=dict)

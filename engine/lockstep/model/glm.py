@@ -34,7 +34,10 @@ Window = tuple[Sequence, Items[int]]
 
 @dataclass(frozen=True, slots=True)
 class RowOutput:
-    """What a pass returns for R rows: `hidden [R, D]` after the final norm; `taps [len(taps), R, D]`, stream means after those layers."""
+    """What a pass returns for R rows: `hidden [R, D]` after the final norm; `taps [len(taps), R, D]`, stream means after those layers.
+
+    A tap numbered as the layer behind the last one is `hidden` itself.
+    """
 
     hidden: Tensor
     taps: Tensor
@@ -178,7 +181,7 @@ class GlmModel:
             streams = layer(streams, rows, memory, store)
             if index in taps:
                 kept[index] = hyper_connection.collapse(streams)[: rows.count]
-        hidden = self.norm(hyper_connection.collapse(streams))[: rows.count]
+        hidden = kept[len(self.layers)] = self.norm(hyper_connection.collapse(streams))[: rows.count]
         return RowOutput(hidden, torch.stack([kept[index] for index in taps]) if taps else hidden.new_empty(0, *hidden.shape))
 
 

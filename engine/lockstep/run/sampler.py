@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lockstep.core.errors import LockstepError
 from lockstep.core.types import Sampling
-from lockstep.run.noise import gumbel
+from lockstep.kernels.noise import gumbel
 
 
 class SamplingError(LockstepError):

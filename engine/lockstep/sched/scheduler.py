@@ -21,13 +21,18 @@ PAGE_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """Token counts are tokens. `prompt_slice` is rounded up to whole tiles of 64: a prompt is only ever cut on the grid."""
+    """Token counts are tokens. `prompt_slice` is rounded up to whole tiles of 64: a prompt is only ever cut on the grid.
+
+    A step runs at most `step_rows` >= `slots` rows of windows; a window has at most `max_drafts` drafts, 0 on a server that never drafts.
+    """
 
     context: int
     slots: int
     pool_pages: int
     prompt_slice: int
     max_queued: int
+    step_rows: int = 32
+    max_drafts: int = 0
 
 
 @dataclass(slots=True)
@@ -117,8 +122,7 @@ class Scheduler:
         admissions = []
         while self._queue and self._can_admit(self._queue[0].request):
             admissions.append(self._admit(self._queue.popleft()))
-        windows = tuple(StepWindow(name) for name, live in self._running.items() if live.decoding)
-        return StepPlan(releases, tuple(admissions), self._prompt_slices(), windows)
+        return StepPlan(releases, tuple(admissions), self._prompt_slices(), self._windows())
 
     def update(self, plan: StepPlan, result: StepResult) -> list[RoundEvent]:
         """Take the tokens of a step; returns one event per request that got tokens or ended."""
@@ -127,8 +131,7 @@ class Scheduler:
             live.prompt_done += piece.count
             if piece.last:
                 live.decoding_since_s = self._clock()
-        drafted = {window.request_id: len(window.drafts) for window in plan.windows}
-        events = [self._progress(self._running[name], tokens, drafted.get(name, 0)) for name, tokens in result.tokens.items()]
+        events = [self._progress(self._running[name], tokens, result.drafted.get(name, 0)) for name, tokens in result.tokens.items()]
         events += [self._finish(self._running[name], (), FinishReason.FAILED, error=cause) for name, cause in result.failed.items()]
         return events
 
@@ -162,6 +165,20 @@ class Scheduler:
             slices.append(PromptSlice(name, live.prompt_done, count, last=count == left))
             budget -= -(-count // PAGE_TOKENS) * PAGE_TOKENS
         return tuple(slices)
+
+    def _windows(self) -> tuple[StepWindow, ...]:
+        """One row per decoding request; the rows left are shared evenly, and what one cannot use goes to the others."""
+        decoding = [live for live in self._running.values() if live.decoding]
+        budget, left = self.limits.step_rows - len(decoding), len(decoding)
+        drafts: dict[str, int] = {}
+        for live in sorted(decoding, key=self._room):
+            drafts[live.request.id] = min(self._room(live), budget // left)
+            budget, left = budget - drafts[live.request.id], left - 1
+        return tuple(StepWindow(live.request.id, drafts[live.request.id]) for live in decoding)
+
+    def _room(self, live: _Live) -> int:
+        """Drafts a request can use: with all of them right, the row behind the last still chooses a token it may give out."""
+        return min(self.limits.max_drafts, live.request.max_tokens - live.generated - 1) if live.request.draft else 0
 
     def _progress(self, live: _Live, tokens: tuple[int, ...], drafted: int) -> RoundEvent:
         """Count tokens up to the one that ends the request, if one does."""

@@ -1,0 +1,74 @@
+"""Copy drafts first, a neural drafter where there is nothing to copy, and a policy that cuts the neural drafts.
+
+Knows neither drafter's insides.
+"""
+
+from __future__ import annotations
+
+import time
+
+from lockstep.draft.copy import CopyIndex
+from lockstep.draft.cost import RowCosts
+from lockstep.draft.policy import Policy
+from lockstep.draft.stream import Ask, Drafter, Kept, Proposal, Stream
+
+
+class Lineup(Drafter):
+    """`copy_tokens` 0 switches copies off; `costs` decides depth if `policy` goes by cost."""
+
+    def __init__(self, neural: Drafter, policy: Policy, copy_tokens: int, costs: RowCosts) -> None:
+        self.taps = neural.taps
+        self._neural, self._policy, self._copy_tokens, self._costs = neural, policy, copy_tokens, costs
+        self._copies: dict[str, CopyIndex] = {}
+        self._copied: dict[str, int] = {}
+
+    def admit(self, stream: Stream) -> None:
+        if self._copy_tokens:
+            index = self._copies[stream.request.id] = CopyIndex(len(stream.request.prompt_ids), self._copy_tokens)
+            index.extend(stream.request.prompt_ids[:1])
+        self._neural.admit(stream)
+
+    def release(self, stream: Stream) -> None:
+        self._copies.pop(stream.request.id, None)
+        self._copied.pop(stream.request.id, None)
+        self._neural.release(stream)
+
+    def absorb(self, kept: list[Kept]) -> None:
+        for rows in kept:
+            name = rows.stream.request.id
+            index = self._copies.get(name)
+            if index is None:
+                continue
+            drafted = self._copied.pop(name, 0)
+            if drafted:
+                index.settle(drafted, len(rows.following) - 1)
+            index.extend(rows.following)
+        self._neural.absorb(kept)
+
+    def propose(self, asks: list[Ask]) -> list[Proposal]:
+        drafts = [self._copy(ask) for ask in asks]
+        open_places = [at for at, proposal in enumerate(drafts) if not proposal.tokens]
+        if open_places and self._policy.most:
+            limited = [Ask(asks[at].stream, min(asks[at].limit, self._policy.most)) for at in open_places]
+            began = time.perf_counter()
+            found = self._neural.propose(limited)
+            self._costs.observe_drafting(time.perf_counter() - began)
+            copied_rows = sum(len(proposal.tokens) + 1 for proposal in drafts if proposal.tokens)
+            for at, proposal, keep in zip(open_places, found, self._depths(found, copied_rows), strict=True):
+                drafts[at] = Proposal(proposal.tokens[:keep], proposal.chances[:keep])
+        return drafts
+
+    def timed(self, rows: int, seconds: float) -> None:
+        self._costs.observe(rows, seconds)
+
+    def _copy(self, ask: Ask) -> Proposal:
+        index = self._copies.get(ask.stream.request.id)
+        tokens = index.propose(ask.limit) if index else ()
+        if tokens:
+            self._copied[ask.stream.request.id] = len(tokens)
+        return Proposal(tokens)
+
+    def _depths(self, found: list[Proposal], other_rows: int) -> list[int]:
+        if self._policy.by_cost:
+            return self._costs.depths([proposal.chances for proposal in found], other_rows)
+        return [self._policy.depth(proposal.chances) for proposal in found]
