@@ -18,7 +18,6 @@ FAMILIES = {
     "pin": (9, "pinned engine and patches"),
     "image": (10, "building the engine"),
     "weights": (11, "checkpoint and drafter"),
-    "tune": (12, "tuning"),
     "start": (13, "starting the server"),
     "api": (14, "the server does not get ready"),
     "smoke": (15, "the server answers wrongly"),
@@ -66,7 +65,6 @@ _ALL = (
     Code(
         "W_OPEN_BIND", "inform", "the API listens on other addresses than loopback and asks no key", "set API_KEY_FILE, or HOST=127.0.0.1"
     ),
-    Code("W_PORT", "inform", "the owner of a port cannot be seen", "run as the owner or as root to see it"),
     Code(
         "W_ROLLBACK",
         "inform",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,9 +65,14 @@ class Job:
 
         def execute(words: Sequence[str]) -> None:
             log = self.folder() / runlog.PREPARE_LOG
+            began = time.monotonic()
             self.ui.begin()
-            self.ui.progress(f"{Path(words[0]).name} {' '.join(words[1:4])} ...")
-            status = process.run(words, {**self.tool_environment, **(secrets or {})}, log=log)
+
+            def tell() -> None:
+                last = runlog.tail(log, 1)
+                self.ui.progress(f"{Path(words[0]).name} for {time.monotonic() - began:.0f} s: {last[0].strip()[:100] if last else ''}")
+
+            status = process.run(words, {**self.tool_environment, **(secrets or {})}, log=log, on_tick=tell)
             self.ui.settle()
             if status != 0:
                 last = runlog.tail(log, 1)

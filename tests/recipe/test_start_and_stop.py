@@ -3,10 +3,12 @@
 import json
 import os
 import signal
+import socket
 import tarfile
 import time
+from pathlib import Path
 
-from fixtures.clone_box import Box, free_port, processes_marked
+from fixtures.clone_box import Box, free_port, processes_marked, wait_for
 
 LIVE = "GLM-5.3-Flash-EXL3 is now LIVE! on port {}"
 
@@ -175,8 +177,6 @@ def test_a_reused_process_number_is_never_killed(box: Box) -> None:
 
 
 def test_a_held_port_is_refused_with_the_name_of_its_owner(box: Box) -> None:
-    import socket
-
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", box.port))
         holder.listen()
@@ -195,7 +195,7 @@ def test_a_second_start_at_the_same_time_is_refused_with_the_owner(box: Box) -> 
     assert second.returncode == 8
     assert "[E_LOCK]" in second.stderr
     assert "start (process" in second.stderr
-    out, err = first.communicate(timeout=30)
+    _, err = first.communicate(timeout=30)
     assert first.returncode == 0, err
 
 
@@ -207,7 +207,7 @@ def test_a_key_is_asked_for_and_never_printed_or_passed_as_an_argument(box: Box)
     for text in (done.stdout, done.stderr, json.dumps(box.record)):
         assert key not in text
     for pid in processes_marked(box.run_name):
-        assert key.encode() not in open(f"/proc/{pid}/cmdline", "rb").read()
+        assert key.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
     assert box.run("status").returncode == 0
 
 
@@ -217,10 +217,3 @@ def test_only_the_newest_archives_are_kept(box: Box) -> None:
         box.stop(LOG_KEEP="2")
         time.sleep(1.0)
     assert len(box.archives()) == 2
-
-
-def wait_for(condition, limit_s: float = 20.0) -> None:  # noqa: ANN001
-    until = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < until, "the condition never came true"
-        time.sleep(0.02)

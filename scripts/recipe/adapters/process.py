@@ -7,11 +7,12 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 GRACE_S = 5
+TICK_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,11 @@ def ask(argv: Sequence[str], environment: Mapping[str, str], *, timeout_s: float
     return Done(done.returncode, done.stdout.decode("utf-8", "replace"))
 
 
-def run(argv: Sequence[str], environment: Mapping[str, str], *, log: Path, cwd: Path | None = None) -> int:
+def run(argv: Sequence[str], environment: Mapping[str, str], *, log: Path, on_tick: Callable[[], None] = lambda: None) -> int:
     """Run a command to its end, its output appended to `log`; returns its status (127: not installed).
 
     It gets its own process group, and an interrupt of this program ends the whole group, so that no half of it works on.
+    `on_tick` is called about once a second meanwhile.
     """
     with log.open("ab") as output:
         output.write(f"$ {' '.join(argv)}\n".encode())
@@ -56,7 +58,6 @@ def run(argv: Sequence[str], environment: Mapping[str, str], *, log: Path, cwd: 
             process = subprocess.Popen(
                 list(argv),
                 env=dict(environment),
-                cwd=cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -66,10 +67,18 @@ def run(argv: Sequence[str], environment: Mapping[str, str], *, log: Path, cwd: 
             output.write(f"{argv[0]}: not found\n".encode())
             return 127
         try:
-            return process.wait()
+            return _wait(process, on_tick)
         except BaseException:
             _end_group(process)
             raise
+
+
+def _wait(process: subprocess.Popen[bytes], on_tick: Callable[[], None]) -> int:
+    while True:
+        try:
+            return process.wait(TICK_S)
+        except subprocess.TimeoutExpired:
+            on_tick()
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:

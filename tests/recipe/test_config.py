@@ -1,0 +1,157 @@
+"""Settings: who beats whom, what is refused, what is reported, what is never shown."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from recipe import config, documents
+from recipe.config import Config
+from recipe.failure import Failure
+from recipe.settings import EMBEDDED, SETTINGS, TWO_GPU
+
+PATH = "/usr/local/bin:/usr/bin:/bin"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts/config.sh").write_text(documents.config_sh())
+    return tmp_path
+
+
+def load(root: Path, **environment: str) -> Config:
+    return config.load(root, {"PATH": PATH, "HOME": "/home/somebody", **environment})
+
+
+def refusal(root: Path, **environment: str) -> Failure:
+    with pytest.raises(Failure) as caught:
+        load(root, **environment)
+    assert caught.value.code == "E_CONFIG"
+    return caught.value
+
+
+def warnings(loaded: Config) -> list[str]:
+    return [notice.text for notice in loaded.notices if not notice.is_harmless]
+
+
+SOURCES = ("environment", "scripts/local.sh", ".env")
+
+
+@pytest.mark.parametrize("given_by", [combination for n in range(4) for combination in itertools.combinations(SOURCES, n)])
+def test_environment_beats_local_sh_beats_env_file_beats_default(root: Path, given_by: tuple[str, ...]) -> None:
+    ports = dict(zip(SOURCES, ("9001", "9002", "9003"), strict=True))
+    if "scripts/local.sh" in given_by:
+        (root / "scripts/local.sh").write_text("PORT=9002\n")
+    if ".env" in given_by:
+        (root / ".env").write_text("PORT=9003\n")
+    loaded = load(root, **({"PORT": "9001"} if "environment" in given_by else {}))
+    winner = given_by[0] if given_by else "default"
+    assert loaded.text("PORT") == ports.get(winner, "8022")
+    assert loaded.chosen["PORT"].origin.startswith(winner)
+
+
+@given(st.dictionaries(st.sampled_from(SOURCES), st.integers(1, 65535)), st.sets(st.sampled_from(SOURCES)))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_an_empty_value_never_hides_one_further_back(root: Path, ports: dict[str, int], empty: set[str]) -> None:
+    texts = {source: "" if source in empty else str(ports[source]) for source in ports}
+    (root / "scripts/local.sh").write_text(f"PORT={texts['scripts/local.sh']}\n" if "scripts/local.sh" in texts else "")
+    (root / ".env").write_text(f"PORT={texts['.env']}\n" if ".env" in texts else "")
+    loaded = load(root, **({"PORT": texts["environment"]} if "environment" in texts else {}))
+    filled = [texts[source] for source in SOURCES if texts.get(source)]
+    assert loaded.text("PORT") == (filled[0] if filled else "8022")
+
+
+def test_an_exported_empty_value_is_named(root: Path) -> None:
+    (root / ".env").write_text("PORT=9003\n")
+    assert warnings(load(root, PORT="")) == ["PORT is empty in environment: passed over, .env line 1 counts"]
+
+
+@pytest.mark.parametrize("profile", [TWO_GPU, EMBEDDED])
+def test_every_default_is_allowed(root: Path, profile: str) -> None:
+    loaded = load(root, PROFILE=profile)
+    for name, setting in SETTINGS.items():
+        if loaded.text(name):
+            setting.kind.read(loaded.text(name))
+    assert loaded.text("DATA_DIR") == "/home/somebody/.cache/glm-5.3-flash"
+    assert loaded.text("MODEL_DIR") == (
+        f"{root}/embedded" if profile == EMBEDDED else f"{loaded.text('DATA_DIR')}/models/GLM-5.3-Flash-EXL3-4bpw"
+    )
+
+
+def test_the_two_gpu_defaults_are_the_published_ones(root: Path) -> None:
+    published = {
+        "PROFILE": "two-gpu", "RUNTIME": "docker", "GPUS": "0,1", "HOST": "0.0.0.0", "PORT": "8022", "SERVED_NAME": "glm-5.3-flash",
+        "CONTEXT": "524288", "PARALLEL": "4", "MAX_TOKENS": "32768", "THINKING": "0", "REASONING_EFFORT": "high",
+        "DENSE": "q4", "KV": "fp8",
+        "DRAFTER": "dflash2", "VISION": "1", "LOG_KEEP": "10", "WAIT_TIMEOUT": "2400", "SMOKE_TIMEOUT": "120", "STOP_TIMEOUT": "30",
+    }  # fmt: skip
+    loaded = load(root)
+    assert {name: loaded.text(name) for name in published} == published
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("PORT", "0"), ("PORT", "08"), ("PORT", "+4"), ("PORT", "4.0"), ("PORT", " 4"), ("PORT", "65536"), ("PORT", "9" * 40),
+        ("PORT", "٣"),
+        ("DRY_RUN", "true"), ("GPUS", "0"), ("GPUS", "0,0"), ("GPUS", "0,1,2"), ("GPUS", "0,1,"), ("HOST", "a b"), ("HOST", "-x"),
+        ("SERVED_NAME", 'a"b'), ("IMAGE", "-v"), ("CONTAINER_NAME", "--rm"), ("DATA_DIR", "relative"), ("DATA_DIR", "/a:b"),
+        ("DATA_DIR", "/a\nb"), ("ENGINE_REPO", "--upload-pack=x"),
+        ("PROFILE", "three-gpu"), ("DRAFT_POLICY", "fnc7;x"), ("HF_TOKEN", "a b"),
+    ],
+)  # fmt: skip
+def test_a_value_outside_what_is_allowed_is_refused_with_its_name_and_origin(root: Path, name: str, text: str) -> None:
+    failure = refusal(root, **{name: text})
+    assert name in failure.found
+    assert "environment" in failure.found
+
+
+def test_every_wrong_value_is_named_at_once(root: Path) -> None:
+    failure = refusal(root, PORT="0", PARALLEL="x")
+    assert "PORT='0'" in failure.found
+    assert "PARALLEL='x'" in failure.found
+
+
+def test_a_secret_is_never_shown(root: Path) -> None:
+    canary = "canary-token-93c1"
+    loaded = load(root, HF_TOKEN=canary)
+    assert canary not in loaded.shown("HF_TOKEN")
+    assert canary not in str(loaded.public())
+    assert canary not in refusal(root, HF_TOKEN=f"{canary} x").found
+    (root / ".env").write_text(f"HF_TOKEN={canary} #tail\n")
+    assert [canary in text for text in warnings(load(root))] == [False]
+
+
+def test_unknown_and_look_alike_keys_are_reported(root: Path) -> None:
+    (root / ".env").write_text("PROT=9000\nCOLOUR_OF_THE_SKY=blue\n")
+    (root / "scripts/local.sh").write_text("CONTXT=64\nhelper=1\n")
+    assert warnings(load(root)) == [
+        "scripts/local.sh: CONTXT is no setting; CONTEXT is: ignored",
+        ".env line 1: PROT is no setting; PORT is: ignored",
+        ".env line 2: COLOUR_OF_THE_SKY is no setting: ignored",
+    ]
+
+
+def test_local_sh_computes_from_the_defaults_in_a_clean_shell(root: Path) -> None:
+    (root / "scripts/local.sh").write_text(
+        'CONTEXT=$((TWO_GPU[CONTEXT] / 2))\nSERVED_NAME="${CANARY:-clean}"\necho noise\n[[ -n $NOTHING ]] && PORT=1\n'
+    )
+    loaded = load(root, CANARY="dirty")
+    assert loaded.number("CONTEXT") == 262144
+    assert loaded.text("SERVED_NAME") == "clean"
+    assert loaded.text("PORT") == "8022"
+
+
+def test_local_sh_that_sets_a_default_again_still_beats_the_env_file(root: Path) -> None:
+    (root / "scripts/local.sh").write_text("PORT=8022\n")
+    (root / ".env").write_text("PORT=9003\n")
+    assert load(root).chosen["PORT"].origin == "scripts/local.sh"
+
+
+@pytest.mark.parametrize(("text", "reason"), [("if true; then\n", "syntax error"), ("exit 3\n", "status 3")])
+def test_a_broken_local_sh_is_refused(root: Path, text: str, reason: str) -> None:
+    (root / "scripts/local.sh").write_text(text)
+    assert reason in refusal(root).found

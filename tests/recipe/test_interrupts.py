@@ -1,0 +1,103 @@
+"""Ctrl-C, SIGTERM and kill -9 at every step leave a state from which the next start works."""
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fixtures.clone_box import Box, processes_marked, wait_for
+
+STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+def unfinished(box: Box) -> list[Path]:
+    shop = box.home / ".cache/glm-5.3-flash/unfinished"
+    return list(shop.iterdir()) if shop.is_dir() else []
+
+
+def make_image_slow(box: Box) -> Path:
+    """The engine is not built, and building it takes a minute; returns the file that appears when the build is at work."""
+    (python,) = (box.home / ".cache/glm-5.3-flash/environments").glob("host-*/bin/python")
+    mark = box.home / "building"
+    python.write_text(f"#!/bin/sh\ntouch '{mark}'\nsleep 60\n")
+    box.plan_file.parent.parent.joinpath("ready.json").unlink()
+    return mark
+
+
+def command_lines() -> str:
+    return subprocess.run(["ps", "-eo", "args"], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_the_image_is_built(box: Box, number: signal.Signals) -> None:
+    mark = make_image_slow(box)
+    start = box.popen()
+    wait_for(mark.exists)
+    start.send_signal(number)
+    _, err = start.communicate(timeout=20)
+    assert start.returncode == STATUS[number], err
+    assert "[E_INTERRUPTED]" in err
+    assert unfinished(box) == []
+    assert str(box.home) not in command_lines()
+    assert len(box.archives()) == 1
+    box.set_engine("first")
+    assert box.run().returncode == 0
+
+
+def test_a_kill_while_the_image_is_built(box: Box) -> None:
+    mark = make_image_slow(box)
+    start = box.popen()
+    wait_for(mark.exists)
+    os.kill(start.pid, signal.SIGKILL)
+    start.communicate(timeout=20)
+    assert len(unfinished(box)) == 1
+    box.set_engine("first")
+    done = box.run()
+    assert done.returncode == 0, done.stderr
+    assert len(box.archives()) == 1
+    box.set_engine("second")
+    (box.plan_file.parent.parent / "ready.json").unlink()
+    box.run("prepare")
+    assert unfinished(box) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_the_server_loads_ends_it(box: Box, number: signal.Signals) -> None:
+    box.set_engine("slow", load_s=60)
+    start = box.popen()
+    wait_for(box.is_listening)
+    run = box.run_name
+    start.send_signal(number)
+    _, err = start.communicate(timeout=20)
+    assert start.returncode == STATUS[number], err
+    assert processes_marked(run) == []
+    assert len(box.archives()) == 1
+    box.set_engine("first")
+    assert box.run().returncode == 0
+
+
+def test_a_kill_while_the_server_loads_lets_the_next_start_reattach(box: Box) -> None:
+    box.set_engine("slow", load_s=2)
+    start = box.popen()
+    wait_for(box.is_listening)
+    os.kill(start.pid, signal.SIGKILL)
+    start.communicate(timeout=20)
+    run = box.run_name
+    done = box.run()
+    assert done.returncode == 0, done.stderr
+    assert "[I_RUNNING]" in done.stdout
+    assert box.run_name == run
+
+
+def test_a_kill_between_the_record_and_the_start_is_cleared_away(box: Box) -> None:
+    box.run()
+    record = box.record | {"identity": None}
+    run = box.run_name
+    (box.root / ".state/server.json").write_text(json.dumps(record))
+    done = box.run()
+    assert done.returncode == 0, done.stderr
+    assert processes_marked(run) == []
+    assert box.run_name != run

@@ -1,0 +1,45 @@
+"""The registries and the files that are generated from them agree, and every code in use is registered."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from recipe.codes import CODES, FAMILIES
+from recipe.documents import DOCUMENTS
+from recipe.settings import SETTINGS
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = re.compile(r"""["'\[]([EWI]_[A-Z0-9_]+)["'\]]""")
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_generated_file_is_what_its_registry_says(name: str) -> None:
+    assert (ROOT / name).read_text(encoding="utf-8") == DOCUMENTS[name](), "./start.sh documents writes it anew"
+
+
+def used_codes() -> set[str]:
+    sources = [*(ROOT / "scripts").rglob("*.py"), *(ROOT / "scripts").glob("*.sh")]
+    return {code for source in sources if source.name != "codes.py" for code in CODE.findall(source.read_text(encoding="utf-8"))}
+
+
+def test_every_code_in_use_is_registered_and_every_registered_code_is_in_use() -> None:
+    assert used_codes() == set(CODES)
+
+
+def test_exit_statuses_are_distinct_per_family_and_only_errors_have_one() -> None:
+    statuses = [status for status, _ in FAMILIES.values()]
+    assert len(set(statuses)) == len(statuses)
+    assert {code.family for code in CODES.values()} == set(FAMILIES)
+    for code in CODES.values():
+        assert (code.status != 0) == code.name.startswith("E_"), code.name
+
+
+def test_every_warning_and_error_says_what_to_do() -> None:
+    assert [code.name for code in CODES.values() if not code.name.startswith("I_") and code.remedy == "nothing to do"] == []
+
+
+def test_the_example_env_file_names_every_setting_and_sets_none() -> None:
+    lines = (ROOT / ".env.example").read_text(encoding="utf-8").splitlines()
+    assert {line[1:].partition("=")[0] for line in lines if re.match(r"#[A-Z]", line)} == set(SETTINGS)
+    assert [line for line in lines if line and not line.startswith("#")] == []
