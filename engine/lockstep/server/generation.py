@@ -41,9 +41,10 @@ async def tokenised(work: Callable[[], Result], characters: int, param: str) -> 
 def check_ids(site: Deployment, ids: Sequence[int], param: str) -> None:
     """Raise ApiError 400 for an id that no token has."""
     size = site.tokenizer.size
-    worst = max(ids, default=0)
-    if worst >= size:
-        raise bad_request(f"`{param}` holds the id {worst}; needed: ids from 0 to {size - 1}, the vocabulary of this model.", param)
+    worst = next((bound for bound in (min(ids, default=0), max(ids, default=0)) if not 0 <= bound < size), None)
+    if worst is not None:
+        shown = worst if abs(worst) < 10**30 else "of more than 30 digits"
+        raise bad_request(f"`{param}` holds the id {shown}; needed: ids from 0 to {size - 1}, the vocabulary of this model.", param)
 
 
 def engine_request(

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 
 import lockstep
 from lockstep.channel.client import EngineState
+from lockstep.core.messages import Snapshot
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import Health, Readiness, Version, errors
 
@@ -84,9 +85,10 @@ def _facts(site: Deployment) -> dict[str, Any]:
 
 
 def _engine_facts(site: Deployment) -> dict[str, Any]:
-    engine, snapshot = site.engine.facts, site.engine.snapshot
-    if engine is None or snapshot is None or site.engine.state is EngineState.DEAD:
+    engine = site.engine.facts
+    if engine is None or site.engine.state is EngineState.DEAD:
         return {"busy": False, "requests_running": 0}
+    snapshot = site.engine.snapshot or Snapshot(0, 0, engine.pool_tokens, 0, 0, 0, 0, 0)
     return {
         "busy": snapshot.running > 0,
         "requests_running": snapshot.running,

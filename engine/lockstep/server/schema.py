@@ -212,7 +212,7 @@ class CompletionBody(GenerationBody):
     Control-token spellings in a string are plain text; send ids for them."""
 
     prompt: Annotated[
-        str | list[TokenId], BeforeValidator(_one_prompt, json_schema_input_type=str | list[TokenId] | list[str] | list[list[TokenId]])
+        str | list[int], BeforeValidator(_one_prompt, json_schema_input_type=str | list[TokenId] | list[str] | list[list[TokenId]])
     ]
 
 

@@ -1,0 +1,44 @@
+"""A server for a test, or one for a module."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.fronts import TOKENIZER, Front, end_front, rounds, start_front
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Front]]:
+    """Start a server for one test: `serve(script, *flags, ready=True)`."""
+    started: list[Front] = []
+
+    def start(script: dict[str, Any], *flags: str, ready: bool = True) -> Front:
+        front = start_front(tmp_path, script, *flags)
+        started.append(front)
+        if ready:
+            front.wait_for("/health", 200)
+            until = time.monotonic() + 20
+            while front.http.get("/health").json()["status"] == "loading":
+                assert time.monotonic() < until
+                time.sleep(0.02)
+        return front
+
+    yield start
+    for front in started:
+        end_front(front)
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    """One server for the tests of a module: a reply of several rounds, one of them with half a character."""
+    snowman = TOKENIZER.encode("☃")
+    script = {"rounds": [*rounds("one ", "two five", end=False), snowman[:1], snowman[1:], *rounds(" end.")], "delay_s": 0.002}
+    started = start_front(tmp_path_factory.mktemp("front"), script)
+    started.wait_for("/health/ready", 200)
+    yield started
+    end_front(started)

@@ -1,0 +1,83 @@
+"""The shipped command with the embedded checkpoint: a real engine process behind the API."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+import pytest
+
+from fixtures.fronts import Front, end_front, events, start_embedded
+
+BODY = {"messages": [{"role": "user", "content": "Count to five."}], "max_tokens": 16}
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    started = start_embedded(tmp_path_factory.mktemp("embedded"), "--context", "1024", "--state-hashes")
+    started.wait_for("/health/ready", 200, limit_s=50)
+    yield started
+    end_front(started)
+
+
+def test_the_openai_client_reads_the_same_reply_whole_and_streamed(embedded: Front) -> None:
+    client = openai.OpenAI(base_url=embedded.url + "/v1", api_key="none", max_retries=0)
+    whole = client.chat.completions.create(model="glm-5.3-flash", messages=[{"role": "user", "content": "hi"}], max_tokens=16)
+    stream = client.chat.completions.create(model="glm-5.3-flash", messages=[{"role": "user", "content": "hi"}], max_tokens=16, stream=True)
+    assert whole.choices[0].message.content
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in stream) == whole.choices[0].message.content
+    assert client.completions.create(model="glm-5.3-flash", prompt="one two", max_tokens=4).usage
+
+
+def test_sixteen_clients_at_once_get_the_reply_each_would_get_alone(embedded: Front) -> None:
+    def ask(number: int) -> tuple[str, str]:
+        body = BODY | {"messages": [{"role": "user", "content": f"Say {number % 4}."}]}
+        reply = embedded.http.post("/v1/chat/completions", json=body).json()
+        return reply["lockstep"]["token_sha"], reply["lockstep"]["state_hash"]
+
+    alone = [ask(number) for number in range(4)]
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(ask, range(16))) == alone * 4
+
+
+def test_streamed_and_whole_have_the_same_tokens_with_thinking_and_a_stop(embedded: Front) -> None:
+    for more in ({"reasoning_effort": "low"}, {"stop": ["e"]}, {"temperature": 0}):
+        whole = embedded.http.post("/v1/chat/completions", json=BODY | more).json()
+        chunks = events(embedded.http.post("/v1/chat/completions", json=BODY | more | {"stream": True}).text)[:-1]
+        assert chunks[-1]["lockstep"]["token_sha"] == whole["lockstep"]["token_sha"]
+        message = whole["choices"][0]["message"]
+        for name in ("reasoning_content", "content"):
+            assert "".join(chunk["choices"][0]["delta"].get(name, "") for chunk in chunks) == message.get(name, "")
+
+
+def wait_until_running(front: Front, count: int) -> None:
+    until = time.monotonic() + 3
+    while front.http.get("/health").json()["requests_running"] != count:
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_a_client_killed_in_mid_stream_frees_its_slot(embedded: Front) -> None:
+    body = b'{"messages":[{"role":"user","content":"hi"}],"stream":true,"ignore_eos":true,"max_tokens":900}'
+    with socket.create_connection(("127.0.0.1", embedded.port)) as connection:
+        connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        assert b"200 OK" in connection.recv(1000)
+        wait_until_running(embedded, 1)
+    wait_until_running(embedded, 0)
+
+
+def test_a_killed_engine_is_named_and_the_front_stays(tmp_path_factory: pytest.TempPathFactory) -> None:
+    front = start_embedded(tmp_path_factory.mktemp("killed"), "--context", "1024")
+    try:
+        front.wait_for("/health/ready", 200, limit_s=50)
+        os.kill(front.engine_pid, signal.SIGKILL)
+        assert "SIGKILL" in front.wait_for("/health", 503).json()["cause"]
+        assert front.http.post("/v1/chat/completions", json=BODY).status_code == 503
+        assert front.stop() == 0
+    finally:
+        end_front(front)

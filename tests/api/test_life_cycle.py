@@ -1,0 +1,189 @@
+"""Loading, overload, clients that leave, an engine that dies, keys, and the end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fixtures.fronts import Front, events, rounds
+
+CHAT = "/v1/chat/completions"
+BODY = {"messages": [{"role": "user", "content": "hi"}]}
+ENDLESS = {"rounds": rounds(*["word "] * 2000), "delay_s": 0.01, "slots": 2, "max_queued": 2}
+Serve = Callable[..., Front]
+
+
+def running(front: Front) -> int:
+    return front.http.get("/health").json()["requests_running"]
+
+
+def wait_until(question: Callable[[], bool], limit_s: float = 10.0) -> None:
+    until = time.monotonic() + limit_s
+    while not question():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_while_the_engine_loads_the_server_is_alive_and_not_ready(serve: Serve) -> None:
+    front = serve({"rounds": rounds("x"), "load_s": 2.0}, ready=False)
+    assert front.wait_for("/health", 200).json()["status"] == "loading"
+    ready = front.http.get("/health/ready")
+    assert (ready.status_code, ready.json()["ready"]) == (503, False)
+    assert "loading" in ready.json()["reason"]
+    refused = front.http.post(CHAT, json=BODY)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "loading")
+    assert refused.headers["retry-after"]
+    assert front.http.get("/v1/models").status_code == 200
+    assert front.http.post("/tokenize", json={"prompt": "abc"}).status_code == 200
+    front.wait_for("/health/ready", 200)
+    assert front.http.post(CHAT, json=BODY).status_code == 200
+
+
+def test_an_engine_that_cannot_load_ends_the_server_with_a_status(serve: Serve) -> None:
+    front = serve({"fail": "the weights are not there"}, ready=False)
+    assert front.process.wait(timeout=20) == 3
+    assert "the weights are not there" in front.log.read_text()
+
+
+def test_a_taken_port_is_named_and_ends_the_server(serve: Serve) -> None:
+    first = serve({"rounds": rounds("x")})
+    second = serve({"rounds": rounds("x")}, "--port", str(first.port), ready=False)
+    assert second.process.wait(timeout=20) != 0
+    assert f"port {first.port}" in second.log.read_text()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_frees_its_slot(serve: Serve, stream: bool) -> None:
+    front = serve(ENDLESS)
+    body = b'{"messages":[{"role":"user","content":"hi"}],"stream":%s}' % (b"true" if stream else b"false")
+    with socket.create_connection(("127.0.0.1", front.port)) as connection:
+        connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        if stream:
+            assert b"200 OK" in connection.recv(1000)
+        wait_until(lambda: running(front) == 1)
+    wait_until(lambda: running(front) == 0, 2.0)
+    metrics = front.http.get("/metrics").text
+    assert "lockstep_client_disconnections_total 1.0" in metrics
+
+
+def test_a_queued_request_whose_client_left_never_starts(serve: Serve) -> None:
+    front = serve(ENDLESS)
+    with ThreadPoolExecutor(2) as pool:
+        busy = [pool.submit(front.http.post, CHAT, json={**BODY, "max_tokens": 100}, timeout=30) for _ in range(2)]
+        wait_until(lambda: running(front) == 2)
+        with pytest.raises(httpx.ReadTimeout):
+            front.http.post(CHAT, json=BODY, timeout=0.2)
+        wait_until(lambda: front.http.get("/health").json()["queued"] == 0)
+        assert [reply.result().status_code for reply in busy] == [200, 200]
+    wait_until(lambda: running(front) == 0)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_past_slots_and_queue_a_request_is_refused_before_its_stream_opens(serve: Serve, stream: bool) -> None:
+    front = serve(ENDLESS, "--max-queued", "1")
+    with ThreadPoolExecutor(3) as pool:
+        busy = [pool.submit(front.http.post, CHAT, json={**BODY, "max_tokens": 200}, timeout=30) for _ in range(3)]
+        wait_until(lambda: front.http.get("/health").json().get("queued") == 1)
+        refused = front.http.post(CHAT, json={**BODY, "stream": stream})
+        assert refused.status_code == 429
+        assert refused.json()["error"]["code"] == "queue_full"
+        assert int(refused.headers["retry-after"]) > 0
+        assert [reply.result().status_code for reply in busy] == [200] * 3
+
+
+def test_a_dead_engine_is_named_on_every_inference_route(serve: Serve) -> None:
+    front = serve(ENDLESS)
+    texts: list[str] = []
+
+    def read() -> None:
+        with front.http.stream("POST", CHAT, json={**BODY, "stream": True}, timeout=30) as reply:
+            texts.extend(reply.iter_text())
+
+    with ThreadPoolExecutor(1) as pool:
+        whole = pool.submit(front.http.post, CHAT, json=BODY, timeout=30)
+        reader = threading.Thread(target=read)
+        reader.start()
+        wait_until(lambda: running(front) == 2)
+        os.kill(front.engine_pid, signal.SIGKILL)
+        reader.join(timeout=10)
+        assert whole.result(timeout=10).status_code == 503
+    *_, error, done = events("".join(texts))
+    assert done == "[DONE]"
+    assert "SIGKILL" in error["error"]["message"]
+    assert '"finish_reason":"' not in "".join(texts)
+    for path, body in ((CHAT, BODY), ("/v1/completions", {"prompt": "x"}), (CHAT, {**BODY, "stream": True})):
+        reply = front.http.post(path, json=body)
+        assert (reply.status_code, reply.json()["error"]["code"]) == (503, "engine_dead")
+        assert "SIGKILL" in reply.json()["error"]["message"]
+    health = front.http.get("/health")
+    assert (health.status_code, health.json()["status"]) == (503, "dead")
+    assert "SIGKILL" in health.json()["cause"]
+    assert front.http.get("/health/ready").status_code == 503
+    assert front.http.get("/metrics").status_code == 200
+    assert front.stop() == 0
+
+
+def test_a_stop_signal_lets_a_running_reply_finish(serve: Serve) -> None:
+    front = serve(ENDLESS)
+    with ThreadPoolExecutor(1) as pool:
+        reply = pool.submit(front.http.post, CHAT, json={**BODY, "max_tokens": 60}, timeout=30)
+        wait_until(lambda: running(front) == 1)
+        assert front.stop() == 0
+        assert reply.result().json()["usage"]["completion_tokens"] == 60
+    with pytest.raises(httpx.ConnectError):
+        front.http.get("/health")
+
+
+def test_with_a_key_file_every_route_but_health_asks_for_a_key(serve: Serve, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("# ours\nteam: secret-one\nsecret-two\n")
+    front = serve({"rounds": rounds("x")}, "--api-key-file", str(keys), ready=False)
+    front.wait_for("/health", 200)
+    good = {"authorization": "Bearer secret-one"}
+    paths = front.http.get("/openapi.json", headers=good).json()["paths"]
+    assert len(paths) > 10
+    for path, methods in paths.items():
+        for method in methods:
+            reply = front.http.request(method.upper(), path.replace("{name}", "x"))
+            assert reply.status_code == (200 if path == "/health" else 401), path
+    assert front.http.get("/health").json().keys() == {"status"}
+    assert "streams" in front.http.get("/health", headers={"x-api-key": "secret-two"}).json()
+    for headers in ({"authorization": "Bearer wrong"}, {"authorization": "secret-one"}, {"x-api-key": ""}):
+        refused = front.http.get("/v1/models", headers=headers)
+        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+        assert refused.json()["error"]["code"] == "invalid_api_key"
+    assert front.http.get("/v1/models", headers=[(b"authorization", b"Bearer \xff\xfe")]).status_code == 401
+    assert front.http.get("/v1/models", headers=good).status_code == 200
+    assert front.http.get("/slots").status_code == 404
+    assert "secret" not in front.log.read_text()
+
+
+def test_a_key_file_without_keys_is_refused(serve: Serve, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("# nothing\n")
+    front = serve({"rounds": rounds("x")}, "--api-key-file", str(keys), ready=False)
+    assert front.process.wait(timeout=20) != 0
+    assert "holds no key" in front.log.read_text()
+
+
+def test_health_answers_while_a_long_prompt_is_cut_into_tokens(serve: Serve) -> None:
+    front = serve({"rounds": rounds("x")})
+    with ThreadPoolExecutor(1) as pool:
+        long = pool.submit(front.http.post, "/tokenize", json={"prompt": "hello world <x> 12 é " * 100_000}, timeout=50)
+        slowest = 0.0
+        http = front.http
+        while not long.done():
+            began = time.monotonic()
+            assert http.get("/health").status_code == 200
+            slowest = max(slowest, time.monotonic() - began)
+        assert long.result().json()["count"] > 1_000_000
+    assert slowest < 1.0
