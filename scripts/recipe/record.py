@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recipe import runlog
 from recipe.adapters.kernel import Identity
 from recipe.failure import Failure
 from recipe.files import read_json, write_json
@@ -74,7 +75,7 @@ class Record:
 
     @property
     def log(self) -> Path:
-        return self.folder / "server.log"
+        return self.folder / runlog.SERVER_LOG
 
 
 def _file(state_dir: Path) -> Path:

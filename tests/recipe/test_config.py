@@ -42,7 +42,7 @@ SOURCES = ("environment", "scripts/local.sh", ".env")
 
 @pytest.mark.parametrize("given_by", [combination for n in range(4) for combination in itertools.combinations(SOURCES, n)])
 def test_environment_beats_local_sh_beats_env_file_beats_default(root: Path, given_by: tuple[str, ...]) -> None:
-    ports = dict(zip(SOURCES, ("9001", "9002", "9003"), strict=True))
+    ports: dict[str, str] = dict(zip(SOURCES, ("9001", "9002", "9003"), strict=True))
     if "scripts/local.sh" in given_by:
         (root / "scripts/local.sh").write_text("PORT=9002\n")
     if ".env" in given_by:

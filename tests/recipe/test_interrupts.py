@@ -2,8 +2,10 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -101,3 +103,20 @@ def test_a_kill_between_the_record_and_the_start_is_cleared_away(box: Box) -> No
     assert done.returncode == 0, done.stderr
     assert processes_marked(run) == []
     assert box.run_name != run
+
+
+def test_a_signal_at_any_moment_leaves_a_state_from_which_the_next_start_works(box: Box) -> None:
+    chance = random.Random(20261202)
+    box.set_engine("brief", load_s=0.2)
+    for _ in range(8):
+        start = box.popen(chance.choice(["start", "restart"]))
+        time.sleep(chance.uniform(0.05, 1.0))
+        start.send_signal(chance.choice([signal.SIGINT, signal.SIGTERM, signal.SIGKILL]))
+        start.communicate(timeout=20)
+        done = box.run()
+        assert done.returncode == 0, done.stderr
+    run = box.run_name
+    assert box.stop().returncode == 0
+    assert processes_marked(run) == []
+    assert not box.is_listening()
+    assert [path for path in (box.root / "logs").iterdir() if path.is_dir()] == []

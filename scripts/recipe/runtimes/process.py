@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+from recipe import runlog
 from recipe.adapters import kernel, process
 from recipe.adapters.kernel import Identity
 from recipe.failure import Failure
@@ -26,14 +27,16 @@ class ProcessRuntime:
             "setsid",
             *launch.argv_in(folder),
         ]
-        return f"cd {shlex.quote(launch.cwd)} && {shlex.join(words)} >>{shlex.quote(str(folder / 'server.log'))} 2>&1 &"
+        return f"cd {shlex.quote(launch.cwd)} && {shlex.join(words)} >>{shlex.quote(str(folder / runlog.SERVER_LOG))} 2>&1 &"
 
     def _environment(self, launch: Launch, folder: Path) -> dict[str, str]:
         return {**launch.environment, MARK: folder.name}
 
     def start(self, launch: Launch, folder: Path) -> Identity | None:
         try:
-            pid = process.start(launch.argv_in(folder), self._environment(launch, folder), log=folder / "server.log", cwd=Path(launch.cwd))
+            pid = process.start(
+                launch.argv_in(folder), self._environment(launch, folder), log=folder / runlog.SERVER_LOG, cwd=Path(launch.cwd)
+            )
         except OSError as error:
             raise Failure(
                 "E_START", found=f"{launch.argv[0]} cannot be run: {error.strerror}", needed="the engine as the image step built it"
