@@ -58,7 +58,9 @@ def test_each_rendered_turn_extends_the_prompt_before_it() -> None:
     assert text_of(second, HIGH).startswith(text_of(first, HIGH) + "greet</think>hello")
 
 
-contents = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.sampled_from([*SPELLINGS, "\ufdd0", "\ufdd01"]), max_size=4)
+contents = st.lists(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=6) | st.sampled_from([*SPELLINGS, "\ufdd0", "\ufdd01"]), max_size=4
+)
 
 
 @given(contents, contents, contents)
@@ -71,9 +73,8 @@ def test_control_tokens_come_from_the_template_alone(system: list[str], user: li
         {"role": "assistant", "content": "x", "reasoning_content": "".join(again)},
         {"role": "user", "content": "".join(again)},
     ]
-    assert specials(messages) == ["[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<think>", "</think>"] + [
-        "<|user|>", "<|assistant|>", "<think>", "</think>",
-    ]  # fmt: skip
+    turn = ["<|user|>", "<|assistant|>", "<think>", "</think>"]
+    assert specials(messages) == ["[gMASK]", "<sop>", "<|system|>", *turn, *turn]
     expected = f"{''.join(system)}<|user|>{''.join(user)}<|assistant|><think>{''.join(again)}</think>x<|user|>{''.join(again)}"
     assert text_of(messages) == f"[gMASK]<sop><|system|>{expected}<|assistant|><think></think>"
 
@@ -103,7 +104,9 @@ def test_calls_of_earlier_turns_are_rendered_from_argument_strings_and_objects()
 
 
 def test_a_past_call_with_unusable_arguments_goes_with_its_result() -> None:
-    calls = [{"id": name, "function": {"name": name, "arguments": words}} for name, words in (("good", "{}"), ("bad", '{"a":'), ("list", "[1]"))]
+    calls = [
+        {"id": name, "function": {"name": name, "arguments": words}} for name, words in (("good", "{}"), ("bad", '{"a":'), ("list", "[1]"))
+    ]
     results = [{"role": "tool", "tool_call_id": name, "content": f"result of {name}"} for name in ("good", "bad", "list")]
     text = text_of([{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": calls}, *results])
     assert "result of good" in text
@@ -112,7 +115,11 @@ def test_a_past_call_with_unusable_arguments_goes_with_its_result() -> None:
 
 
 def test_reasoning_inside_the_content_of_an_earlier_turn_moves_to_its_block() -> None:
-    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "<think>why</think>because"}, {"role": "user", "content": "y"}]
+    messages = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": "<think>why</think>because"},
+        {"role": "user", "content": "y"},
+    ]
     assert "<|assistant|><think>why</think>because<|user|>y" in text_of(messages)
     assert "<|assistant|><think></think>because<|user|>y" in text_of(messages, OFF, clear_thinking=True)
 
