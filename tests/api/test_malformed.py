@@ -7,8 +7,12 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fixtures.fronts import TOKENIZER, Front
+from lockstep.server.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from lockstep.server.unsupported import UNSUPPORTED
 
 CHAT, COMPLETIONS, TOKENIZE, DETOKENIZE = "/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"
 HI = [{"role": "user", "content": "hi"}]
@@ -186,3 +190,29 @@ def test_neutral_and_unknown_fields_are_taken(front: Front, fields: dict[str, An
     http = front.http
     reply = http.post(CHAT, content=chat(**fields))
     assert reply.status_code == 200, reply.text
+
+
+KNOWN = {name for kind in (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody) for name in kind.model_fields} | set(UNSUPPORTED)
+FIELDS = st.sampled_from(sorted(KNOWN | {"role", "content", "type", "function", "arguments", "tool_calls"}))
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from([2**63, -(2**64), "none", "text", "user"])
+)
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS | st.text(max_size=5), inner, max_size=3), max_leaves=8
+)
+
+
+@given(st.sampled_from([CHAT, COMPLETIONS, TOKENIZE, DETOKENIZE]), st.dictionaries(FIELDS, values, max_size=3))
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_value_in_any_field_is_served_or_refused_in_words(front: Front, path: str, fields: dict[str, Any]) -> None:
+    body = {CHAT: {"messages": HI}, COMPLETIONS: {"prompt": "hi"}, TOKENIZE: {"prompt": "hi"}, DETOKENIZE: {"tokens": [1]}}[path]
+    reply = front.http.post(path, content=json.dumps(body | fields).encode())
+    assert reply.status_code in (200, 400, 404), reply.text
+    if reply.status_code != 200:
+        assert set(reply.json()["error"]) == {"message", "type", "param", "code"}
+        assert len(reply.content) < 1000
