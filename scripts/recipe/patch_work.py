@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from recipe import engine_pin, patch_series, patchset
+from recipe import engine_pin, patch_page, patch_series, patchset
 from recipe.adapters import git
 from recipe.engine_pin import Pin
 from recipe.failure import Failure
@@ -106,7 +106,7 @@ def pin(root: Path, series: Series) -> Sequence[str]:
 
 
 def write(series: Series, base_tree: str, steps: Sequence[tuple[Story, str, str]], repository: Path) -> Sequence[str]:
-    """Write patch files and `series.yaml` from stories and tree ids before and after; returns the names of files that changed."""
+    """Write patch files, `series.yaml` and its page from stories and tree ids before and after; returns what changed."""
     contents: dict[str, bytes] = {}
     patches = []
     for story, before, after in steps:
@@ -116,14 +116,18 @@ def write(series: Series, base_tree: str, steps: Sequence[tuple[Story, str, str]
         patches.append(Patch(story, patch_series.sha256(content), after))
         contents[patches[-1].file] = content
     written = patch_series.check_order(replace(series, pin=base_tree, patches=tuple(patches)))
-    contents[patch_series.SERIES_FILE] = patch_series.text(written).encode()
+    root = series.folder.parent
+    files = {f"{series.folder.name}/{name}": content for name, content in contents.items()}
+    files[f"{series.folder.name}/{patch_series.SERIES_FILE}"] = patch_series.text(written).encode()
+    files[patch_page.PAGE] = patch_page.page(written).encode()
     gone = [path for path in series.folder.glob("*.patch") if path.name not in contents]
-    changed = [name for name, content in contents.items() if _content(series.folder / name) != content]
+    changed = [name for name, content in files.items() if _content(root / name) != content]
     for name in changed:
-        write_atomically(series.folder / name, contents[name], mode=READABLE)
+        (root / name).parent.mkdir(exist_ok=True)
+        write_atomically(root / name, files[name], mode=READABLE)
     for path in gone:
         path.unlink()
-    return [*changed, *(path.name for path in gone)]
+    return [*changed, *(str(path.relative_to(root)) for path in gone)]
 
 
 def _content(place: Path) -> bytes | None:

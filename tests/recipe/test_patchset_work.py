@@ -54,7 +54,12 @@ def test_an_edit_reaches_the_files_and_still_verifies(repository: PatchRepositor
     git(repository.work, "commit", "--quiet", "--all", "--amend", "--no-edit")
     repository.add_patch("0005-host-fourth", {"lockstep/fourth.py": "FOURTH = 4\n"})
     changed = patch_work.refresh(repository.root, repository.series(), repository.work)
-    assert sorted(changed) == ["0002-host-second-file.patch", "0005-host-fourth.patch", "series.yaml"]
+    assert sorted(changed) == [
+        "docs/patches.md",
+        "patches/0002-host-second-file.patch",
+        "patches/0005-host-fourth.patch",
+        "patches/series.yaml",
+    ]
     patchset.verify(engine_pin.resolve(repository.config()))
     patchset.export(engine_pin.resolve(repository.config()), tmp_path / "out")
     assert (tmp_path / "out" / "lockstep" / "extra.py").read_text() == "EXTRA = 2\n"
@@ -64,7 +69,7 @@ def test_an_edit_reaches_the_files_and_still_verifies(repository: PatchRepositor
 def test_a_dropped_commit_drops_its_patch(repository: PatchRepository):
     git(repository.work, "reset", "--quiet", "--hard", "HEAD~1")
     changed = patch_work.refresh(repository.root, repository.series(), repository.work)
-    assert sorted(changed) == ["0002-host-second-file.patch", "series.yaml"]
+    assert sorted(changed) == ["docs/patches.md", "patches/0002-host-second-file.patch", "patches/series.yaml"]
     assert [patch.story.name for patch in repository.series().patches] == ["0001-host-tenth-line"]
 
 
@@ -116,7 +121,7 @@ def test_pin_moves_the_series_to_the_committed_engine(repository: PatchRepositor
     commit(repository.root, "more")
     with pytest.raises(Failure, match="E_PIN"):
         engine_pin.resolve(repository.config())
-    assert list(patch_work.pin(repository.root, repository.series())) == ["series.yaml"]
+    assert sorted(patch_work.pin(repository.root, repository.series())) == ["docs/patches.md", "patches/series.yaml"]
     assert repository.series().pin == repository.head_tree()
     patchset.verify(engine_pin.resolve(repository.config()))
     assert list(patch_work.pin(repository.root, repository.series())) == []
@@ -165,6 +170,15 @@ def test_verify_refuses_a_file_that_fits_but_is_not_what_refresh_writes(reposito
     repository.record_again(1)
     with pytest.raises(Failure, match="refresh writes"):
         patchset.verify(engine_pin.resolve(repository.config()))
+
+
+def test_the_page_tells_every_story_and_the_trees(repository: PatchRepository):
+    page = (repository.root / "docs" / "patches.md").read_text()
+    series = repository.series()
+    for patch in series.patches:
+        assert all(text in page for text in (patch.story.name, patch.story.what, patch.story.why, patch.story.remove_when))
+    assert series.pin in page
+    assert series.result in page
 
 
 def test_a_story_survives_its_message(repository: PatchRepository):
