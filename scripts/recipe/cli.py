@@ -11,6 +11,7 @@ from pathlib import Path
 
 from recipe import config, interrupts
 from recipe.codes import CODES
+from recipe.environment import Environment
 from recipe.failure import Failure
 from recipe.interrupts import Interrupted
 from recipe.job import Job
@@ -148,7 +149,12 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str], root: Path, u
     if verb is None or (words and not verb.takes_words):
         raise Failure("E_CONFIG", found=f"the arguments {' '.join(arguments)!r}", needed="one verb; ./start.sh help lists them")
     settings = config.load(root, environment)
+    job = Job(settings, environment, ui, name)
+    if settings.text("NO_COLOR"):
+        ui.give_up_colour()
+    if ui.has_colour:
+        Environment("host", job).adopt()
     for notice in settings.notices:
         if not notice.is_harmless:
             ui.inform("W_SETTING", notice.text)
-    return verb.load()(Job(settings, environment, ui, name), words)
+    return verb.load()(job, words)

@@ -65,7 +65,7 @@ def archive(folder: Path, keep: int) -> Path | None:
     except OSError as error:
         raise _failure(folder, error) from error
     _drop_old(folder.parent, keep)
-    return target
+    return target if target.exists() else None
 
 
 def _pack(folder: Path, target: Path) -> None:

@@ -19,22 +19,26 @@ class Ui:
     def __init__(self, environment: Mapping[str, str], *, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._out = out or sys.stdout
         self._err = err or sys.stderr
-        self._has_colour = self._out.isatty() and not environment.get("NO_COLOR") and environment.get("TERM", "dumb") != "dumb"
+        self.has_colour = self._out.isatty() and not environment.get("NO_COLOR") and environment.get("TERM", "dumb") != "dumb"
         self._consoles: dict[int, Any] = {}
         self._last_progress_s = 0.0
         self._status: Any = None
 
+    def give_up_colour(self) -> None:
+        """Plain text from now on, terminal or not."""
+        self.has_colour = False
+
     def _console(self, stream: TextIO) -> Any:
         """A rich console for this stream, or None where colours are off or rich is not installed."""
-        if not self._has_colour or not stream.isatty():
+        if not self.has_colour or not stream.isatty():
             return None
         if id(stream) not in self._consoles:
             try:
                 from rich.console import Console
-
-                self._consoles[id(stream)] = Console(file=stream, highlight=False)
             except ImportError:
-                self._consoles[id(stream)] = None
+                # It may come later: the first start makes the environment that holds it.
+                return None
+            self._consoles[id(stream)] = Console(file=stream, highlight=False)
         return self._consoles[id(stream)]
 
     def _write(self, text: str, style: str = "", *, to_err: bool = False) -> None:
@@ -87,10 +91,14 @@ class Ui:
         """What is going on now: a moving line on a terminal, one line every ten seconds elsewhere."""
         console = self._console(self._out)
         if console is not None:
+            from rich.text import Text
+
+            # Text, not a string: brackets in a log line are no markup. One row, or the terminal scrolls.
+            shown = Text(text[: max(console.width - 4, 1)])
             if self._status is None:
-                self._status = console.status(text)
+                self._status = console.status(shown)
                 self._status.start()
-            self._status.update(text)
+            self._status.update(shown)
         elif time.monotonic() - self._last_progress_s >= PROGRESS_EVERY_S:
             self._write(f"  {text}")
             self._last_progress_s = time.monotonic()

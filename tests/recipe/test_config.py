@@ -23,7 +23,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def load(root: Path, **environment: str) -> Config:
-    return config.load(root, {"PATH": PATH, "HOME": "/home/somebody", **environment})
+    return config.load(root, {"PATH": PATH, "HOME": "/somewhere", **environment})
 
 
 def refusal(root: Path, **environment: str) -> Failure:
@@ -75,7 +75,7 @@ def test_every_default_is_allowed(root: Path, profile: str) -> None:
     for name, setting in SETTINGS.items():
         if loaded.text(name):
             setting.kind.read(loaded.text(name))
-    assert loaded.text("DATA_DIR") == "/home/somebody/.cache/glm-5.3-flash"
+    assert loaded.text("DATA_DIR") == "/somewhere/.cache/glm-5.3-flash"
     assert loaded.text("MODEL_DIR") == (
         f"{root}/embedded" if profile == EMBEDDED else f"{loaded.text('DATA_DIR')}/models/GLM-5.3-Flash-EXL3-4bpw"
     )

@@ -1,0 +1,68 @@
+"""What is printed where: colours on a terminal only, plain text elsewhere, texts of others never taken as markup."""
+
+import io
+
+import pytest
+
+from recipe.failure import Failure
+from recipe.ui import Ui
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_pipe_gets_plain_text() -> None:
+    out = io.StringIO()
+    Ui({"TERM": "xterm"}, out=out).step(1, 6, "Checks")
+    assert out.getvalue() == "[1/6] Checks\n"
+
+
+@pytest.mark.parametrize("environment", [{"TERM": "dumb"}, {}, {"TERM": "xterm", "NO_COLOR": "1"}])
+def test_a_terminal_that_wants_no_colours_gets_none(environment: dict[str, str]) -> None:
+    out = Terminal()
+    Ui(environment, out=out).live("LIVE")
+    assert out.getvalue() == "LIVE\n"
+
+
+def test_a_terminal_gets_colours_and_brackets_stay_as_they_are() -> None:
+    out = Terminal()
+    ui = Ui({"TERM": "xterm"}, out=out)
+    ui.step(1, 6, "Checks")
+    ui.progress("a log line with [/markup] in it")
+    ui.settle()
+    ui.line("[red]not red[/red]")
+    assert "\x1b[" in out.getvalue()
+    assert "[/markup]" in out.getvalue()
+    assert "[red]not red[/red]" in out.getvalue()
+
+
+def test_progress_in_a_pipe_comes_after_ten_seconds_and_not_each_time() -> None:
+    out = io.StringIO()
+    ui = Ui({}, out=out)
+    ui.begin()
+    for _ in range(5):
+        ui.progress("working")
+    assert out.getvalue() == ""
+
+
+def test_a_failure_says_code_found_needed_and_what_to_do_on_standard_error() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    ui = Ui({}, out=out, err=err)
+    ui.failure(Failure("E_PORT", found="held by nginx", needed="a free port"))
+    ui.failure(Failure("E_PORT", found="x", needed="y", remedy="do that"))
+    ui.inform("W_DIFFERS", "PORT")
+    assert out.getvalue() == ""
+    assert err.getvalue().splitlines() == [
+        "[E_PORT] the port is taken",
+        "    found:   held by nginx",
+        "    needed:  a free port",
+        "    do this: stop its owner, or choose another PORT",
+        "[E_PORT] the port is taken",
+        "    found:   x",
+        "    needed:  y",
+        "    do this: do that",
+        "  [W_DIFFERS] PORT",
+        "      do this: ./start.sh restart applies them",
+    ]
