@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from recipe.adapters import kernel
+from recipe.failure import Failure
 
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 
@@ -66,15 +67,22 @@ def shop_of(data_dir: Path) -> Path:
 
 @contextlib.contextmanager
 def workshop(data_dir: Path) -> Iterator[Path]:
-    """This process's `shop_of` as a private folder that goes away at the end; folders of processes that were killed go away too."""
+    """This process's `shop_of` as a private folder that goes away at the end; folders of processes that were killed go away too.
+
+    Raises Failure E_CONFIG where `data_dir` cannot be written.
+    """
     shop = shop_of(data_dir)
-    shop.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER)
+    try:
+        shop.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER)
+    except OSError as error:
+        raise Failure(
+            "E_CONFIG", found=f"DATA_DIR={data_dir} cannot be written: {error.strerror}", needed="a folder of your own"
+        ) from error
     for leftover in shop.parent.iterdir():
         pid, _, ticks = leftover.name.partition("-")
         owner = kernel.identify(int(pid)) if pid.isdigit() else None
         if owner is None or str(owner.start_ticks) != ticks:
             shutil.rmtree(leftover, ignore_errors=True)
-    shop.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
     try:
         yield shop
     finally:

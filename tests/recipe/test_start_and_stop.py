@@ -8,6 +8,8 @@ import tarfile
 import time
 from pathlib import Path
 
+import pytest
+
 from fixtures.clone_box import Box, free_port, processes_marked, wait_for
 
 LIVE = "GLM-5.3-Flash-EXL3 is now LIVE! on port {}"
@@ -215,9 +217,16 @@ def test_a_key_is_asked_for_and_never_printed_or_passed_as_an_argument(box: Box)
     assert box.run("status").returncode == 0
 
 
+@pytest.mark.parametrize("name", ["DATA_DIR", "STATE_DIR"])
+def test_a_folder_that_cannot_be_written_is_named(box: Box, name: str) -> None:
+    file = box.write("a-file", "")
+    done = box.run(**{name: f"{file}/below"})
+    assert done.returncode == 2
+    assert f"{name}={file}/below" in done.stderr
+
+
 def test_only_the_newest_archives_are_kept(box: Box) -> None:
     for _ in range(3):
         box.run()
         box.stop(LOG_KEEP="2")
-        time.sleep(1.0)
     assert len(box.archives()) == 2
