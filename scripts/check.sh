@@ -31,6 +31,7 @@ check 'budgets' python -m checks.budgets
 check 'forbidden words' python -m checks.words
 check 'generated files' python -m checks.documents
 check 'locks' python -m checks.locks
+check 'pin and patches' bash start.sh patches verify
 if ((${#failed[@]})); then
   echo "${#failed[@]} checks failed: ${failed[*]}"
   exit 1
