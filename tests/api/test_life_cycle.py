@@ -178,12 +178,12 @@ def test_a_key_file_without_keys_is_refused(serve: Serve, tmp_path: Path) -> Non
 def test_health_answers_while_a_long_prompt_is_cut_into_tokens(serve: Serve) -> None:
     front = serve({"rounds": rounds("x")})
     with ThreadPoolExecutor(1) as pool:
-        long = pool.submit(front.http.post, "/tokenize", json={"prompt": "hello world <x> 12 é " * 100_000}, timeout=50)
+        long = pool.submit(front.http.post, "/tokenize", json={"prompt": "hello world <x> 12 é " * 50_000}, timeout=50)
         slowest = 0.0
         http = front.http
         while not long.done():
             began = time.monotonic()
             assert http.get("/health").status_code == 200
             slowest = max(slowest, time.monotonic() - began)
-        assert long.result().json()["count"] > 1_000_000
+        assert long.result().json()["count"] > 500_000
     assert slowest < 1.0

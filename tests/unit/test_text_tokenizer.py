@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 
-from lockstep.text.errors import CheckpointTextError, TextError
+from lockstep.text.errors import CheckpointTextError, TextError, TooManyTokens
 from lockstep.text.reply import ReplyText
 from lockstep.text.tokenizer import Tokenizer
 
@@ -84,3 +84,15 @@ def test_a_tokenizer_we_cannot_read_back_is_refused(change: dict, words: str) ->
 def test_a_missing_tokenizer_names_its_file(tmp_path: Path) -> None:
     with pytest.raises(CheckpointTextError, match=r"tokenizer\.json"):
         Tokenizer.load(tmp_path)
+
+
+def test_a_text_far_past_a_limit_is_refused_before_it_is_encoded_whole() -> None:
+    with pytest.raises(TooManyTokens) as refusal:
+        TOKENIZER.encode("1 " * 1_000_000, limit=4096)
+    assert 4096 < refusal.value.at_least < 100_000
+
+
+@pytest.mark.parametrize("text", ["word " * 3000, "1 " * 3000])
+def test_a_text_near_a_limit_is_encoded_as_without_one(text: str) -> None:
+    ids = TOKENIZER.encode(text)
+    assert TOKENIZER.encode(text, limit=len(ids)) == TOKENIZER.encode(text, limit=len(ids) - 1) == ids

@@ -28,7 +28,7 @@ async def chat_completions(request: Request) -> Response:
     site.require_ready()
     body = await read_model(request, ChatBody)
     site.require_model(body.model)
-    prompt = await chat_prompt(site, body, body.messages)
+    prompt = await chat_prompt(site, body, body.messages, site.context)
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     engine = engine_request(site, body, prompt.ids, "chatcmpl", "messages", wanted)
     generation = Generation(site, engine, ReplyText(site.tokenizer, body.stop or (), prompt.in_reasoning), "chat", "messages")
@@ -37,13 +37,17 @@ async def chat_completions(request: Request) -> Response:
     return await unless_client_leaves(request, whole_reply(generation, ChatDialect(), site.options.name, body))
 
 
-async def chat_prompt(site: Deployment, body: ThinkingBody, messages: list[ChatMessage], add_generation_prompt: bool = True) -> Prompt:
-    """The ids a conversation becomes; the one way to them, for replies and for `/tokenize`."""
+async def chat_prompt(
+    site: Deployment, body: ThinkingBody, messages: list[ChatMessage], limit: int, add_generation_prompt: bool = True
+) -> Prompt:
+    """The ids a conversation becomes; the one way to them, for replies and for `/tokenize`. Raises ApiError 400 far past `limit` tokens."""
     thinking = choose_thinking(site.thinking, body.thinking_switch, body.effort)
     plain = [message.model_dump(exclude_none=True) for message in messages]
-    return await tokenised(
-        lambda: site.template.prompt(plain, thinking, body.clear_thinking, add_generation_prompt), _characters(messages), "messages"
-    )
+
+    def render() -> Prompt:
+        return site.template.prompt(plain, thinking, body.clear_thinking, add_generation_prompt, limit)
+
+    return await tokenised(render, _characters(messages), "messages", site.context)
 
 
 def _characters(messages: list[ChatMessage]) -> int:

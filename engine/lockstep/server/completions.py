@@ -36,7 +36,7 @@ async def _prompt_ids(site: Deployment, prompt: str | list[int]) -> list[int]:
     if isinstance(prompt, list):
         check_ids(site, prompt, "prompt")
         return prompt
-    return await tokenised(lambda: site.tokenizer.encode(prompt), len(prompt), "prompt")
+    return await tokenised(lambda: site.tokenizer.encode(prompt, site.context), len(prompt), "prompt", site.context)
 
 
 class TextDialect:

@@ -17,7 +17,7 @@ from lockstep.core.types import EngineRequest, FinishReason, RoundEvent, Samplin
 from lockstep.server.deployment import Deployment
 from lockstep.server.errors import ApiError, bad_request, failed, from_engine, overloaded, unavailable
 from lockstep.server.schema import GenerationBody
-from lockstep.text.errors import TextError
+from lockstep.text.errors import TextError, TooManyTokens
 from lockstep.text.reply import Delta, ReplyText
 
 TOP_K = 20
@@ -30,10 +30,15 @@ log = logging.getLogger("lockstep.server")
 Result = TypeVar("Result")
 
 
-async def tokenised(work: Callable[[], Result], characters: int, param: str) -> Result:
-    """Run text work, in a thread if it is long. Raises ApiError 400 for a text that cannot be used."""
+async def tokenised(work: Callable[[], Result], characters: int, param: str, context: int) -> Result:
+    """Run text work, in a thread if it is long. Raises ApiError 400 for a text that cannot be used or is far too long."""
     try:
         return work() if characters <= INLINE_CHARACTERS else await asyncio.to_thread(work)
+    except TooManyTokens as error:
+        if error.limit != context:
+            raise bad_request(f"{error}. Shorten the {param}.", param) from None
+        message = f"This model's maximum context length is {context} tokens. However, you requested more than {error.at_least} tokens"
+        raise bad_request(f"{message} in the {param}. Shorten the {param}.", param, CONTEXT_EXCEEDED) from None
     except TextError as error:
         raise bad_request(f"{error}.", param) from None
 

@@ -16,6 +16,8 @@ from lockstep.server.generation import INLINE_CHARACTERS, check_ids, tokenised
 from lockstep.server.schema import DetokenizeBody, TokenizeBody
 
 router = APIRouter(tags=["tokens"])
+# Texts past the window may be counted, up to this; an encoding takes hundreds of bytes a token.
+COUNTED_TOKENS = 1 << 20
 _ERRORS = errors(400, 401, 404, 413, 415)
 
 
@@ -26,11 +28,12 @@ async def tokenize(request: Request) -> JSONResponse:
     site = deployment(request)
     body = await read_model(request, TokenizeBody)
     site.require_model(body.model)
+    limit = max(site.context, COUNTED_TOKENS)
     if body.messages is not None:
-        ids = list((await chat_prompt(site, body, body.messages, body.add_generation_prompt is not False)).ids)
+        ids = list((await chat_prompt(site, body, body.messages, limit, body.add_generation_prompt is not False)).ids)
     else:
         text = body.prompt or ""
-        ids = await tokenised(lambda: site.tokenizer.encode(text), len(text), "prompt")
+        ids = await tokenised(lambda: site.tokenizer.encode(text, limit), len(text), "prompt", site.context)
     reply: dict[str, Any] = {"count": len(ids), "max_model_len": site.context, "tokens": ids}
     if body.return_token_strs:
         reply["token_strs"] = [site.tokenizer.decode([token]) for token in ids]

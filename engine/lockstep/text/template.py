@@ -62,8 +62,9 @@ class ChatTemplate:
         thinking: Thinking,
         clear_thinking: bool | None = None,
         add_generation_prompt: bool = True,
+        limit: int | None = None,
     ) -> Prompt:
-        """Ids of a conversation. Raises TextError if the template refuses it or the text is no Unicode.
+        """Ids of a conversation. Raises TextError if the template refuses it or the text is no Unicode, TooManyTokens far past `limit`.
 
         `messages` are validated messages of the OpenAI form. Thinking off is not a state the published template has: the effort
         line is dropped and the think block closed.
@@ -77,7 +78,7 @@ class ChatTemplate:
             self._drop_effort_line(pieces, thinking.effort)
             if opened:
                 pieces += [THINK_CLOSE, ""]
-        return Prompt(self._ids(pieces), opened and thinking.enabled)
+        return Prompt(self._ids(pieces, limit), opened and thinking.enabled)
 
     def _render(self, messages: Sequence[Message], effort: str, names: dict[str, Any]) -> list[str]:
         """Marked text cut at the template's own control tokens: plain pieces at even places, spellings at odd ones."""
@@ -120,8 +121,8 @@ class ChatTemplate:
             return [self._marked(item) for item in value]
         return value
 
-    def _ids(self, pieces: list[str]) -> tuple[int, ...]:
-        plain = self._tokenizer.encode_many([piece.replace(_BREAK, "").replace(_LITERAL, _MARK) for piece in pieces[0::2]])
+    def _ids(self, pieces: list[str], limit: int | None) -> tuple[int, ...]:
+        plain = self._tokenizer.encode_many([piece.replace(_BREAK, "").replace(_LITERAL, _MARK) for piece in pieces[0::2]], limit)
         ids = list(plain[0])
         for spelling, piece in zip(pieces[1::2], plain[1:], strict=True):
             ids.append(self._tokenizer.added[spelling])

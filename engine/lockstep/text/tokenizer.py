@@ -13,12 +13,18 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Encoding
 from tokenizers import Tokenizer as Encoder
 
-from lockstep.text.errors import CheckpointTextError, TextError
+from lockstep.text.errors import CheckpointTextError, TextError, TooManyTokens
 
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
+
+# Texts of fewer characters than this for each token of the limit are encoded without counting first.
+_LIKELY_CHARACTERS = 4
+_SLICE_CHARACTERS = 1 << 16
+_CUT_TOKENS = 16
 
 
 class Tokenizer:
@@ -51,14 +57,32 @@ class Tokenizer:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise CheckpointTextError(f"{path}: not readable as a tokenizer ({error}); download the file again") from None
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of plain text, no special id among them. Raises TextError for text that is no Unicode."""
-        return self.encode_many([text])[0]
+    def encode(self, text: str, limit: int | None = None) -> list[int]:
+        """Ids of plain text, no special id among them. Raises as `encode_many`."""
+        return self.encode_many([text], limit)[0]
 
-    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each text on its own; other threads run meanwhile."""
+    def encode_many(self, texts: Sequence[str], limit: int | None = None) -> list[list[int]]:
+        """Ids of each text on its own; other threads run meanwhile.
+
+        Raises TextError for text that is no Unicode, and TooManyTokens for texts that are far past `limit` tokens together. A text
+        only a little past it is encoded: the caller knows what else shares the limit.
+        """
+        if limit is not None and sum(map(len, texts)) > _LIKELY_CHARACTERS * limit:
+            self._refuse_past(texts, limit)
+        return [encoding.ids for encoding in self._encodings(texts)]
+
+    def _refuse_past(self, texts: Sequence[str], limit: int) -> None:
+        """Count in slices before encoding in one go: an encoding takes hundreds of bytes a token. A cut adds few tokens, if any."""
+        count = 0
+        for text in texts:
+            for start in range(0, len(text), _SLICE_CHARACTERS):
+                count += max(len(self._encodings([text[start : start + _SLICE_CHARACTERS]])[0]) - _CUT_TOKENS, 0)
+                if count > limit:
+                    raise TooManyTokens(count, limit)
+
+    def _encodings(self, texts: Sequence[str]) -> list[Encoding]:
         try:
-            return [encoding.ids for encoding in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
+            return self._plain.encode_batch_fast(list(texts), add_special_tokens=False)
         except (TypeError, UnicodeEncodeError):
             raise TextError(
                 "the text holds a lone surrogate (half of a UTF-16 pair); needed: Unicode text. Send the whole character"
