@@ -19,7 +19,7 @@ from lockstep.config.model import ModelConfig
 from lockstep.config.serving import ServingOptions
 from lockstep.core.errors import LockstepError
 from lockstep.core.messages import Failed, Loading, Ready
-from lockstep.draft.loader import load_drafting
+from lockstep.draft.loader import Surroundings, load_drafting
 from lockstep.loop import EngineLoop
 from lockstep.model.glm import MAX_STEP_ROWS, GlmModel
 from lockstep.run.placement import place_rank
@@ -111,7 +111,7 @@ def load(options: ServingOptions, progress: Callable[[str, float], None]) -> Loa
     pool = TokenPool(text, options.shared_tokens // PAGE_TOKENS, options.device, dtype)
     slots = StateSlots(text, options.parallel, options.device, dtype)
     vocabulary = _used_vocabulary(options, text.vocab_size)
-    drafting = load_drafting(options)
+    drafting = load_drafting(options, Surroundings(checkpoint, model, vocabulary, pool.pages, options.parallel))
     return Loaded(Runner(model, pool, slots, vocabulary, drafting.drafter), drafting.max_drafts, checkpoint.config, _digest(options))
 
 

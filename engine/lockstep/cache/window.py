@@ -84,7 +84,7 @@ class _Rows:
             starts, before = row_starts(self.active), self.places.numel() * width
             index = [ending_at(starts, before, width + 1, sequence, keep - 1)[1:] for sequence, keep in kept]
             rows = source.index_select(1, torch.tensor(index, device=source.device).view(-1))
-            tail.index_copy_(1, places, rows.view(tail.shape[0], len(kept), width, -1))
+            tail.index_copy_(1, places, rows.view(tail.shape[0], len(kept), *tail.shape[2:]))
 
 
 class StepWindow(_Rows):

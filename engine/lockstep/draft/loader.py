@@ -3,27 +3,71 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+
+import torch
 
 from lockstep.config.serving import ServingOptions
 from lockstep.draft.cost import RowCosts
+from lockstep.draft.dflash2 import BlockDrafts
 from lockstep.draft.lineup import Lineup
-from lockstep.draft.policy import Policy
+from lockstep.draft.mtp import MtpDrafter
+from lockstep.draft.policy import Policy, parse_policy
 from lockstep.draft.stream import Drafter
+from lockstep.layers.params import Params
+from lockstep.model.dflash2 import BlockDrafter, Target
+from lockstep.model.glm import GlmModel
+from lockstep.model.mtp import MtpLayer
+from lockstep.weights import Checkpoint
+from lockstep.weights.drafter import DrafterFolder
+
+MTP_POLICY, BLOCK_POLICY = "3", "fnc7:0.3"
 
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """A drafter and the most drafts a window of it may have. `policy` tells whether step times must be known before serving."""
+    """A drafter, the most drafts a window of it may have, and what steps cost if its policy needs that to be known before serving."""
 
     drafter: Drafter
     max_drafts: int
-    policy: Policy
+    unknown_costs: RowCosts | None = None
 
 
-def load_drafting(options: ServingOptions) -> Drafting:
-    """The drafter of `options`. Raises PolicyError for a policy word that means nothing."""
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a drafter is built around: the target and the sizes of its memory. Ids from `vocabulary` on are padding."""
+
+    checkpoint: Checkpoint
+    model: GlmModel
+    vocabulary: int
+    pages: int
+    slots: int
+
+
+def load_drafting(options: ServingOptions, around: Surroundings) -> Drafting:
+    """The drafter of `options`. Raises PolicyError for a policy word that means nothing, and the readers' own errors."""
+    costs = RowCosts()
     if options.drafter == "none":
-        return Drafting(Drafter(), 0, Policy(0))
-    policy = Policy(0)
-    drafter = Lineup(Drafter(), policy, options.copy_tokens, RowCosts())
-    return Drafting(drafter, max(policy.most, options.copy_tokens), policy)
+        return Drafting(Drafter(), 0)
+    if options.drafter == "copy":
+        return Drafting(Lineup(Drafter(), Policy(0), options.copy_tokens, costs), options.copy_tokens)
+    block = options.drafter != "mtp"
+    word = (BLOCK_POLICY if block else MTP_POLICY) if options.draft_policy == "auto" else options.draft_policy
+    policy = parse_policy(word, block)
+    neural = _block(options, around, policy) if block else _mtp(options, around, policy)
+    drafter = Lineup(neural, policy, options.copy_tokens, costs)
+    return Drafting(drafter, max(policy.most, options.copy_tokens), costs if policy.by_cost else None)
+
+
+def _mtp(options: ServingOptions, around: Surroundings, policy: Policy) -> Drafter:
+    model, text = around.model, around.checkpoint.config.text
+    layer = MtpLayer.load(around.checkpoint, text, model.embedding, around.pages, around.slots, model.device, model.dtype)
+    return MtpDrafter(layer, text.num_hidden_layers, model.head, around.vocabulary, policy, options.draft_noise)
+
+
+def _block(options: ServingOptions, around: Surroundings, policy: Policy) -> Drafter:
+    model, folder = around.model, DrafterFolder(Path(options.drafter), around.checkpoint.config.text)
+    params = Params(folder, "", torch.device(model.device), model.dtype)
+    with torch.inference_mode():
+        drafter = BlockDrafter(params, folder.config, Target(model.embedding, model.head, around.vocabulary), around.slots)
+    return BlockDrafts(drafter, policy, options.draft_noise, options.draft_edge)
