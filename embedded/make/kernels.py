@@ -156,7 +156,7 @@ def launch_recurrence_backward(tensors: list[Tensor], states: Tensor, d_out: Ten
 
 class _Recurrence(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, rows: int, *tensors: Tensor) -> Tensor:  # noqa: ANN001
+    def forward(ctx, rows: int, *tensors: Tensor) -> Tensor:
         kept = [t.contiguous() for t in tensors]
         out, states = launch_recurrence(kept, rows)
         ctx.rows = rows
@@ -164,7 +164,7 @@ class _Recurrence(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx, d_out: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN001
+    def backward(ctx, d_out: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, states = ctx.saved_tensors
         return None, *launch_recurrence_backward(tensors, states, d_out, ctx.rows), None
 
@@ -206,12 +206,12 @@ def _(y: Tensor, d_out: Tensor, eps: float, steps: int) -> Tensor:
     return torch.empty_like(y, memory_format=torch.contiguous_format)
 
 
-def _keep_input(ctx, inputs, output) -> None:  # noqa: ANN001
+def _keep_input(ctx, inputs, output) -> None:
     y, ctx.eps, ctx.steps = inputs
     ctx.save_for_backward(y)
 
 
-def _sinkhorn_grad(ctx, d_out: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN001
+def _sinkhorn_grad(ctx, d_out: Tensor) -> tuple[Tensor, None, None]:
     return launch_sinkhorn_backward(ctx.saved_tensors[0], d_out, ctx.eps, ctx.steps), None, None
 
 

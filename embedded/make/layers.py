@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
+from embedded.make.kernels import sinkhorn
 from torch import Tensor
 
-from embedded.make.kernels import sinkhorn
 from lockstep.config.model import TextConfig
 
 Weights = dict[str, Tensor]

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-
 from embedded.make import attention, layers
 from embedded.make.batch import NOT_A_LABEL, Batch
 from embedded.make.data.pixels import patches
@@ -20,6 +18,8 @@ from embedded.make.kernels import recurrence
 from embedded.make.layers import Weights, lin, rms
 from embedded.make.vision import tower
 from embedded.make.weights import TRUNK, VISUAL
+from torch import Tensor
+
 from lockstep.config.model import Attention, Mlp, ModelConfig, TextConfig
 
 

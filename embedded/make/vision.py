@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from embedded.make.layers import Weights, lin, rms, swiglu
 from torch import Tensor
 
-from embedded.make.layers import Weights, lin, rms, swiglu
 from lockstep.config.model import VisionConfig
 
 

@@ -29,7 +29,14 @@ TEXT = {
     "linear_attn_config": {"num_heads": 4, "head_dim": 16, "short_conv_kernel_size": 4, "gate_lower_bound": -5.0},
     "pad_token_id": 0, "eos_token_id": [1, 2], "tie_word_embeddings": True,
 }  # fmt: skip
-VISION = {"depth": 2, "hidden_size": 64, "num_heads": 2, "intermediate_size": 96, "out_hidden_size": 128, "projection_intermediate_size": 96}
+VISION = {
+    "depth": 2,
+    "hidden_size": 64,
+    "num_heads": 2,
+    "intermediate_size": 96,
+    "out_hidden_size": 128,
+    "projection_intermediate_size": 96,
+}
 MARKS = ("image", "video", "image_start", "image_end", "video_start", "video_end")
 IDS = {f"{mark}_token_id": 300 + place for place, mark in enumerate(MARKS)}
 SCALES = {"base": (0, 0.5), "scale": (0.6, 0.1), "fn": (0, 0.1), "A_log": (0, 0.3), "dt_bias": (-1, 1.0), "bias": (0, 0.1)}

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lockstep.config.drafter import parse_drafter_config
 from lockstep.config.model import parse_model_config
-from lockstep.kernels.exl3 import MULTIPLIERS
+from lockstep.kernels.exl3 import MULTIPLIERS, Exl3Matrix
 from lockstep.tiny.layout import Slot, drafter_slots, model_slots
 from lockstep.tiny.sizes import Sizes, drafter_config, generation_config, model_config, processor_config
 from lockstep.tiny.tokenizer import tokenizer_config
@@ -27,14 +27,14 @@ from lockstep.weights.exl3_encode import encode_matrix
 CODEBOOK, BITS = "mcg", 4
 MANIFEST = "manifest.json"
 
-Draw = Callable[[Slot], Tensor]
+Draw = Callable[[Slot], Tensor | Exl3Matrix]
 
 
 def write_checkpoint(directory: Path, size: Sizes, tokenizer: str, draw: Draw, draw_drafter: Draw, seed: int) -> None:
     """Write target, drafter, tokenizer, template and manifest into `directory`, which is made if needed.
 
     `draw` gives the plain value of a target tensor, `draw_drafter` that of a drafter tensor; both of the slot's shape, on the
-    device that shall encode. `tokenizer` is the text of tokenizer.json, `seed` chooses the encoder's signs. Raises ValueError for
+    device that shall encode. An EXL3 slot may also come encoded already. `tokenizer` is the text of tokenizer.json, `seed` chooses the encoder's signs. Raises ValueError for
     a value of a wrong shape.
     """
     config = parse_model_config(model_config(size))
@@ -61,18 +61,24 @@ def _write_tensors(path: Path, slots: Iterable[Slot], draw: Draw, seed: int) -> 
     tensors: dict[str, Tensor] = {}
     for slot in slots:
         value = draw(slot)
-        if tuple(value.shape) != slot.shape:
-            raise ValueError(f"{slot.name}: found shape {tuple(value.shape)}, needed {slot.shape}")
+        shape = (value.n, value.k) if isinstance(value, Exl3Matrix) else tuple(value.shape)
+        if shape != slot.shape:
+            raise ValueError(f"{slot.name}: found shape {shape}, needed {slot.shape}")
         if slot.exl3:
             tensors.update(_exl3(slot, value, seed))
+        elif isinstance(value, Exl3Matrix):
+            raise ValueError(f"{slot.name}: found an EXL3 matrix, needed a plain {slot.dtype} tensor")
         else:
             tensors[slot.name] = value.to("cpu", slot.dtype).contiguous()
     save_file(tensors, path, metadata={"format": "pt"})
     path.chmod(0o644)  # the library writes for the owner only; the folder's other files are readable by all
 
 
-def _exl3(slot: Slot, value: Tensor, seed: int) -> dict[str, Tensor]:
-    matrix = encode_matrix(value.T, BITS, CODEBOOK, generator(seed, slot.name)).to("cpu")
+def _exl3(slot: Slot, value: Tensor | Exl3Matrix, seed: int) -> dict[str, Tensor]:
+    matrix = value if isinstance(value, Exl3Matrix) else encode_matrix(value.T, BITS, CODEBOOK, generator(seed, slot.name))
+    if (matrix.codebook, matrix.bits) != (CODEBOOK, BITS):
+        raise ValueError(f"{slot.name}: found {matrix.bits} bits of codebook {matrix.codebook}, needed {BITS} of {CODEBOOK}")
+    matrix = matrix.to("cpu")
     prefix = slot.name.removesuffix(".weight")
     marker = torch.tensor(MULTIPLIERS[CODEBOOK], dtype=torch.int64).to(torch.int32)
     return {f"{prefix}.trellis": matrix.trellis, f"{prefix}.suh": matrix.suh, f"{prefix}.svh": matrix.svh, f"{prefix}.{CODEBOOK}": marker}

@@ -1,0 +1,157 @@
+"""Trains the embedded checkpoint: `python -m embedded.make.train --stage main|finish --work DIR`.
+
+`main` trains everything from a seed; `finish` encodes the experts in EXL3 and trains what is left around them, with the chained MTP
+layer and the DFlash2 drafter. `finish` reads what `main` left in `--work`; each fits ten minutes of one GPU. `embedded.make.export`
+writes the checkpoint from what `finish` left.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from embedded.make import state
+from embedded.make.batch import Batch
+from embedded.make.data.encoding import Encoder
+from embedded.make.drafting import MTP_DEPTH, block_loss, drafter_of, measure
+from embedded.make.feed import Feed
+from embedded.make.layers import Weights
+from embedded.make.model import Model
+from embedded.make.quantise import encode_experts
+from embedded.make.state import Log
+from embedded.make.trainer import Stage
+from embedded.make.weights import initial
+
+from lockstep.config.model import ModelConfig, parse_model_config
+from lockstep.tiny.sizes import Sizes, model_config
+
+FIRST_ROUND = 12_000_000
+MTP_FROM = 0.3
+DRAFTER_PEAK = 5e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line. `work` keeps tensors between stages, `scratch` the shards."""
+
+    stage: str
+    work: Path
+    out: Path
+    scratch: Path
+    checkpoint: Path
+    minutes: float
+    seed: int
+    device: str
+    tokens: int
+    workers: int
+    round_tokens: int
+    first_tokens: int
+    peak: float
+    compiled: bool
+    eval: int
+    length: int
+    long_length: int
+
+
+def options() -> Options:
+    parser = argparse.ArgumentParser(prog="embedded.make.train", description=__doc__)
+    parser.add_argument("--stage", choices=("main", "finish"), required=True)
+    parser.add_argument("--work", type=Path, required=True, help="folder of the stage before")
+    parser.add_argument("--out", type=Path, default=None, help="folder of this stage; --work if left out")
+    parser.add_argument("--scratch", type=Path, default=Path(".cache/train/shards"))
+    parser.add_argument("--checkpoint", type=Path, default=Path("embedded"), help="folder with tokenizer and template")
+    parser.add_argument("--minutes", type=float, default=7.5)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--tokens", type=int, default=65536, help="tokens of a step")
+    parser.add_argument("--workers", type=int, default=12)
+    parser.add_argument("--round-tokens", type=int, default=80_000_000)
+    parser.add_argument("--first-tokens", type=int, default=FIRST_ROUND)
+    parser.add_argument("--peak", type=float, default=5e-3)
+    parser.add_argument("--eager", dest="compiled", action="store_false")
+    parser.add_argument("--eval", type=int, default=24, help="held-out prompts of each task at the end")
+    parser.add_argument("--length", type=int, default=1024)
+    parser.add_argument("--long-length", type=int, default=8192)
+    found = vars(parser.parse_args())
+    return Options(**{**found, "out": found["out"] or found["work"]})
+
+
+def feed_of(o: Options) -> Feed:
+    feed = Feed(
+        o.scratch, o.checkpoint, o.device, o.seed * 1000, o.tokens, o.length, o.long_length, workers=o.workers, round_tokens=o.round_tokens
+    )
+    feed.start(o.first_tokens)
+    return feed
+
+
+def trainable(weights: Weights, names: set[str] | None = None) -> Weights:
+    """The tensors a stage trains; all others stop asking for gradients."""
+    for name, value in weights.items():
+        value.requires_grad_("correction_bias" not in name and (names is None or name in names))
+    return {name: value for name, value in weights.items() if value.requires_grad}
+
+
+def train_main(o: Options, config: ModelConfig, feed: Feed, log: Log) -> None:
+    weights: Weights = {name: value.detach().to(o.device) for name, value in initial(config, o.seed).items()}
+    stage = _stage(o, config, feed, log, weights)
+    stage.groups = [(trainable(weights), o.peak)]
+    stage.noise_from = 0.5
+    began = log.seconds
+
+    def objective(batch: Batch, _: int) -> torch.Tensor:
+        return stage.language_loss(batch, int(log.seconds - began > MTP_FROM * o.minutes * 60))[0]
+
+    steps = stage.loop(objective)
+    stage.save()
+    log.write(saved=str(o.out), steps=steps)
+    stage.evaluate(Encoder.of(o.checkpoint), o.eval)
+
+
+def train_finish(o: Options, config: ModelConfig, feed: Feed, log: Log) -> None:
+    weights = state.load(o.work, "model", o.device)
+    stage = _stage(o, config, feed, log, weights)
+    coded, error = encode_experts(weights, config, o.seed)
+    log.write(encoded=len(coded), relative_error=error)
+    state.save(o.out, "experts", coded)
+    drafter = drafter_of(stage.model, o.device, o.seed)
+    stage.groups = [(trainable(weights, {name for name in weights if ".experts." not in name}), o.peak), (drafter.weights, DRAFTER_PEAK)]
+    stage.long_from = 0.0
+
+    def objective(batch: Batch, _: int) -> torch.Tensor:
+        loss, trunk, agrees = stage.language_loss(batch, MTP_DEPTH, drafter.config.target_layer_ids)
+        block = block_loss(stage.model, drafter, batch, trunk.taps, agrees)
+        stage.means.add(block=block)
+        return loss + block
+
+    steps = stage.loop(objective)
+    state.save(o.out, "rest", {name: value for name, value in weights.items() if ".experts." not in name})
+    state.save(o.out, "drafter", drafter.weights)
+    log.write(saved=str(o.out), steps=steps)
+    encoder = Encoder.of(o.checkpoint)
+    measure(stage, drafter, encoder, o.eval)
+    stage.evaluate(encoder, o.eval)
+
+
+def _stage(o: Options, config: ModelConfig, feed: Feed, log: Log, weights: Weights) -> Stage:
+    dtype = torch.bfloat16 if o.device == "cuda" else torch.float32
+    return Stage(Model(config, weights, dtype, o.compiled), feed, log, o.out, o.minutes, [])
+
+
+def main() -> None:
+    o = options()
+    torch.manual_seed(o.seed)
+    torch.set_float32_matmul_precision("high")
+    config, log = parse_model_config(model_config(Sizes())), Log(o.out)
+    log.write(stage=o.stage, device=torch.cuda.get_device_name() if o.device == "cuda" else "cpu", torch=torch.__version__)
+    feed = feed_of(o)
+    log.write(first_round_s=log.seconds)
+    try:
+        (train_main if o.stage == "main" else train_finish)(o, config, feed, log)
+    finally:
+        feed.stop()
+
+
+if __name__ == "__main__":
+    main()
