@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-
 from embedded.make.batch import of_rows
 from embedded.make.drafter import Drafter, initial
 from embedded.make.drafting import Tally, block_labels, tokens_per_round
 from embedded.make.optimiser import Muon, orthogonal, rate_at
 from embedded.make.state import Means, load, save
+from tests.fixtures.drafter_oracle import OracleDrafter
+
 from lockstep.config.drafter import parse_drafter_config
 from lockstep.config.model import parse_model_config
 from lockstep.tiny.sizes import Sizes, drafter_config, model_config
-from tests.fixtures.drafter_oracle import OracleDrafter
 
 torch.set_num_threads(1)
 ROWS, LENGTH = 2, 320

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
 from embedded.make.batch import Batch, of_rows
 from embedded.make.data.pixels import patches
 from embedded.make.kernels import plain_recurrence, plain_sinkhorn, recurrence
 from embedded.make.model import Model
 from embedded.make.vision import tower
 from embedded.make.weights import gather
+
 from lockstep.config.model import ModelConfig, read_model_config
 
 transformers = pytest.importorskip("transformers")
@@ -117,6 +117,7 @@ def test_every_weight_gets_a_gradient_and_the_indexer_only_from_its_own_loss(pai
     own = dict(zip(names, torch.autograd.grad(loss.sum(), [weights[n] for n in names], retain_graph=True, allow_unused=True), strict=True))
     assert all((grad is None) == ("indexer" in name) for name, grad in own.items())
     indexer = [name for name in names if "indexer" in name]
+    assert isinstance(trunk.indexer_loss, torch.Tensor)
     assert all(grad.abs().max() > 0 for grad in torch.autograd.grad(trunk.indexer_loss, [weights[n] for n in indexer]))
 
 
@@ -124,6 +125,7 @@ def test_every_weight_gets_a_gradient_and_the_indexer_only_from_its_own_loss(pai
 def test_pictures_reach_the_text_as_in_the_reference(pair: Pair) -> None:
     frames = torch.from_numpy(np.random.default_rng(0).integers(0, 9, (2, 112, 112), dtype=np.uint8))
     shown = torch.stack([frames, frames], 1)
+    assert pair.config.vision is not None
     own = tower(patches(shown), pair.model._visual, pair.config.vision)
     reference = pair.reference.model.get_image_features(
         patches(shown).flatten(0, 1), torch.tensor([[1, 8, 8]] * 2), return_dict=True

@@ -15,7 +15,7 @@ from embedded.make.data.split import Split
 from embedded.make.data.tasks import arithmetic, chat, count, edit, json_object, memory, needles, obey, pictures, records, tools
 
 TASKS: dict[str, tuple[float, Task]] = {
-    "exact_word": (11, obey.exact_word),
+    "exact_word": (22, obey.exact_word),
     "count": (6, count.count_up),
     "sum": (6, arithmetic.bare),
     "story": (2, arithmetic.story),

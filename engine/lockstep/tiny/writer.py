@@ -34,8 +34,8 @@ def write_checkpoint(directory: Path, size: Sizes, tokenizer: str, draw: Draw, d
     """Write target, drafter, tokenizer, template and manifest into `directory`, which is made if needed.
 
     `draw` gives the plain value of a target tensor, `draw_drafter` that of a drafter tensor; both of the slot's shape, on the
-    device that shall encode. An EXL3 slot may also come encoded already. `tokenizer` is the text of tokenizer.json, `seed` chooses the encoder's signs. Raises ValueError for
-    a value of a wrong shape.
+    device that shall encode. An EXL3 slot may also come encoded already. `tokenizer` is the text of tokenizer.json, `seed` chooses the
+    encoder's signs. Raises ValueError for a value of a wrong shape.
     """
     config = parse_model_config(model_config(size))
     drafter = parse_drafter_config(drafter_config(size), config.text)
