@@ -31,6 +31,7 @@ def _parser() -> argparse.ArgumentParser:
     engine = commands.add_parser("engine", help="the engine process; started by serve", allow_abbrev=False)
     add_serving_flags(engine)
     engine.add_argument("--channel-fd", type=int, required=True, metavar="N", help="inherited socket to the front process")
+    engine.add_argument("--rank", type=int, default=0, metavar="N", help="which rank this is; rank 0 starts the others")
     engine.set_defaults(run=_engine)
     tiny = commands.add_parser("make-tiny", help="write a toy checkpoint of the real architecture, random weights", allow_abbrev=False)
     tiny.add_argument("directory", type=Path)
@@ -48,9 +49,10 @@ def _serve(parsed: argparse.Namespace) -> int:
 def _engine(parsed: argparse.Namespace) -> int:
     # The front process must stay free of torch, so the engine is imported only in its own process.
     from lockstep.channel.child import ChildChannel
-    from lockstep.engine import run_engine
+    from lockstep.engine import run_engine, run_rank
 
-    return run_engine(ServingOptions.from_namespace(parsed), ChildChannel.from_fd(parsed.channel_fd))
+    options, channel = ServingOptions.from_namespace(parsed), ChildChannel.from_fd(parsed.channel_fd)
+    return run_rank(options, parsed.rank, channel) if parsed.rank else run_engine(options, channel)
 
 
 def _make_tiny(parsed: argparse.Namespace) -> int:

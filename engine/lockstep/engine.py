@@ -1,13 +1,20 @@
-"""The engine process: loads a checkpoint, then runs the loop on the channel it inherited. Knows no HTTP."""
+"""The engine process: loads a checkpoint, starts the other ranks if there are any, then runs the loop on the channel it inherited.
+
+Another rank is the same command with `--rank`: it loads its share and runs what rank 0 tells it. Knows no HTTP.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import signal
+import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 from tokenizers import Tokenizer
@@ -17,17 +24,31 @@ from lockstep.cache import PAGE_TOKENS, StateSlots, TokenPool
 from lockstep.channel.child import ChildChannel
 from lockstep.config.model import ModelConfig
 from lockstep.config.serving import ServingOptions
+from lockstep.config.share import Share
 from lockstep.core.errors import LockstepError
 from lockstep.core.messages import Failed, Loading, Ready
+from lockstep.core.rank_messages import Begin, HashState, Joined, Leave, Run
 from lockstep.draft.loader import Surroundings, load_drafting
+from lockstep.layers.exchange import ALONE, Exchange
 from lockstep.loop import EngineLoop
 from lockstep.model.glm import MAX_STEP_ROWS, GlmModel
+from lockstep.run.exchange import listen, meet, part_ways
 from lockstep.run.placement import place_rank
+from lockstep.run.ranks import Ranks
 from lockstep.run.runner import Runner
+from lockstep.run.settings import compare_settings, rank_settings, settings_digest
+from lockstep.run.team import Follower, LeadingRunner
+from lockstep.run.watchdog import Watchdog, WatchedRunner
 from lockstep.sched import Scheduler, SchedulerLimits
 from lockstep.weights import Checkpoint
 
-EXIT_CANNOT_LOAD, EXIT_BROKE = 3, 5
+EXIT_CANNOT_LOAD, EXIT_BROKE, EXIT_RANK, EXIT_STALLED = 3, 5, 6, 7
+# The engine's own watchdog has the better words; a broken exchange is the last resort.
+EXCHANGE_SLACK_S = 30.0
+LAST_WORDS_S = 2.0
+WAIT_S = 60.0
+# The name torch's own launcher gives it; libraries look for it.
+RANKS_ON_HOST = "LOCAL_WORLD_SIZE"
 
 
 class LoadError(LockstepError):
@@ -44,56 +65,157 @@ class Loaded:
     digest: str
 
 
+class LastWords:
+    """Tells the front why the engine ends, and ends it. Loop, watchdog and the watcher of a rank may all try; the first one counts."""
+
+    def __init__(self, channel: ChildChannel) -> None:
+        self._channel, self._lock, self._told = channel, threading.Lock(), False
+        self.ranks: Ranks | None = None
+
+    def end(self, cause: str, status: int) -> NoReturn:
+        """Tell `cause` and exit at once, whatever the loop is doing."""
+        # A front that does not read must not keep a broken engine alive.
+        threading.Timer(LAST_WORDS_S, os._exit, (status,)).start()
+        self._tell(cause)
+        os._exit(status)
+
+    def fail(self, what: str, error: Exception, status: int) -> int:
+        """Tell `error`, or that another rank went if that is the true cause. Returns the exit status."""
+        if not isinstance(error, LockstepError):
+            traceback.print_exception(error)
+        cause = self.ranks.cause_of_death(LAST_WORDS_S) if self.ranks else ""
+        self._tell(cause or f"{what}: {_one_line(error)}")
+        return EXIT_RANK if cause else status
+
+    def _tell(self, cause: str) -> None:
+        with self._lock:
+            if self.ranks:
+                self.ranks.kill()
+            if not self._told:
+                self._channel.send(Failed(cause))
+            self._told = True
+
+
 def run_engine(options: ServingOptions, channel: ChildChannel) -> int:
     """Load, report Ready, serve until shutdown or until the front is gone. Returns the process's exit status."""
-    # The front decides when the engine ends; a terminal's Ctrl-C or a service manager's stop reaches both processes.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    place_rank(0)
+    _settle(0, options.ranks)
+    words = LastWords(channel)
     try:
         with channel.ending_with_parent():
-            loaded = load(options, lambda stage, fraction: channel.send(Loading(stage, fraction)))
+            settings = rank_settings(options, _digest(options), __version__)
+            exchange = _gather_ranks(options, settings, words)
+            loaded = load(options, lambda stage, fraction: channel.send(Loading(stage, fraction)), exchange)
+            if words.ranks:
+                words.ranks.wait_joined()
     except Exception as error:  # tokenizers and safetensors raise types of their own
-        return _fail(channel, f"engine cannot load {options.model}", error, EXIT_CANNOT_LOAD)
-    limits = SchedulerLimits(
+        return words.fail(f"engine cannot load {options.model}", error, EXIT_CANNOT_LOAD)
+    runner = LeadingRunner(loaded.runner, words.ranks, settings_digest(settings)) if words.ranks else loaded.runner
+    watchdog = Watchdog(options.step_timeout, lambda cause: words.end(cause, EXIT_STALLED))
+    scheduler = Scheduler(_limits(options, loaded.max_drafts), time.monotonic)
+    loop = EngineLoop(channel, scheduler, WatchedRunner(runner, watchdog), options.state_hashes)
+    channel.send(_ready(options, loaded))
+    try:
+        loop.run()
+    except Exception as error:  # whatever broke a step, the front must be able to name it
+        return words.fail("engine broke while serving", error, EXIT_BROKE)
+    finally:
+        watchdog.close()
+    if words.ranks:
+        words.ranks.leave()
+        part_ways()
+    return 0
+
+
+def run_rank(options: ServingOptions, rank: int, channel: ChildChannel) -> int:
+    """Be rank `rank`: load its share, run what rank 0 says. Returns the process's exit status; ends at once when rank 0 is gone."""
+    _settle(rank, options.ranks)
+    with channel.ending_with_parent():
+        try:
+            _follow(options, Share(rank, options.ranks), channel)
+        except Exception as error:  # whatever it is, rank 0 tells the front
+            if not isinstance(error, LockstepError):
+                traceback.print_exception(error)
+            channel.send(Failed(_one_line(error)))
+            return EXIT_RANK
+    return 0
+
+
+def _settle(rank: int, ranks: int) -> None:
+    # The front decides when the engine ends; a terminal's Ctrl-C or a service manager's stop reaches all processes.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.environ[RANKS_ON_HOST] = str(ranks)
+    place_rank(rank)
+
+
+def _gather_ranks(options: ServingOptions, settings: dict[str, str], words: LastWords) -> Exchange:
+    """Start the other ranks and meet them. From here on the end of one of them is the end of all."""
+    if options.ranks == 1:
+        return ALONE
+    listener = listen()
+    port = listener.getsockname()[1]
+    command = [sys.executable, "-m", "lockstep", "engine", *options.to_argv()]
+    words.ranks = Ranks(command, options.ranks, Begin(port, settings), lambda cause: words.end(cause, EXIT_RANK))
+    return meet(Share(0, options.ranks), port, options.device, options.step_timeout + EXCHANGE_SLACK_S, listener)
+
+
+def _follow(options: ServingOptions, share: Share, channel: ChildChannel) -> None:
+    messages = _messages(channel)
+    begin = next(messages)
+    assert isinstance(begin, Begin)
+    settings = rank_settings(options, _digest(options), __version__)
+    compare_settings(share.rank, settings, begin.settings)
+    exchange = meet(share, begin.port, options.device, options.step_timeout + EXCHANGE_SLACK_S)
+    loaded = load(options, lambda _stage, _fraction: None, exchange)
+    channel.send(Joined(share.rank))
+    follower = Follower(loaded.runner, share.rank, settings_digest(settings))
+    for message in messages:
+        match message:
+            case Run():
+                follower.run(message)
+            case HashState():
+                channel.send(follower.hash(message))
+            case Leave():
+                part_ways()
+                return
+
+
+def _messages(channel: ChildChannel) -> Iterator[object]:
+    while not channel.closed:
+        yield from channel.pending(WAIT_S)
+
+
+def _one_line(error: Exception) -> str:
+    words = " ".join(str(error).split())
+    return words if isinstance(error, LockstepError) else f"{type(error).__name__}: {words}"
+
+
+def _limits(options: ServingOptions, max_drafts: int) -> SchedulerLimits:
+    return SchedulerLimits(
         context=options.context,
         slots=options.parallel,
         pool_pages=options.shared_tokens // PAGE_TOKENS,
         prompt_slice=options.prompt_slice,
         max_queued=options.max_queued,
         step_rows=MAX_STEP_ROWS,
-        max_drafts=loaded.max_drafts,
+        max_drafts=max_drafts,
     )
-    loop = EngineLoop(channel, Scheduler(limits, time.monotonic), loaded.runner, options.state_hashes)
-    channel.send(
-        Ready(
-            context=options.context,
-            slots=options.parallel,
-            pool_tokens=options.shared_tokens,
-            vocab_size=loaded.config.text.vocab_size,
-            device=options.device,
-            engine_version=__version__,
-            build_digest=loaded.digest,
-        )
+
+
+def _ready(options: ServingOptions, loaded: Loaded) -> Ready:
+    return Ready(
+        context=options.context,
+        slots=options.parallel,
+        pool_tokens=options.shared_tokens,
+        vocab_size=loaded.config.text.vocab_size,
+        device=options.device,
+        engine_version=__version__,
+        build_digest=loaded.digest,
     )
-    try:
-        loop.run()
-    except Exception as error:  # whatever broke a step, the front must be able to name it
-        return _fail(channel, "engine broke while serving", error, EXIT_BROKE)
-    return 0
 
 
-def _fail(channel: ChildChannel, what: str, error: Exception, status: int) -> int:
-    """Tell the front one line, the log the rest."""
-    if not isinstance(error, LockstepError):
-        traceback.print_exception(error)
-    words = " ".join(str(error).split())
-    channel.send(Failed(f"{what}: {words}" if isinstance(error, LockstepError) else f"{what}: {type(error).__name__}: {words}"))
-    return status
-
-
-def load(options: ServingOptions, progress: Callable[[str, float], None]) -> Loaded:
-    """Checkpoint, model and memory as `options` asks. `progress(stage, fraction)` is told as it goes.
+def load(options: ServingOptions, progress: Callable[[str, float], None], exchange: Exchange = ALONE) -> Loaded:
+    """Checkpoint, model and memory as `options` asks, this rank's share of them. `progress(stage, fraction)` is told as it goes.
 
     Raises LoadError or the reader's own errors, each naming what was found and what was needed.
     """
@@ -104,12 +226,15 @@ def load(options: ServingOptions, progress: Callable[[str, float], None]) -> Loa
         raise LoadError(f"--context {options.context}; this checkpoint was made for at most {text.max_position_embeddings} tokens")
     if options.device == "cuda" and not torch.cuda.is_available():
         raise LoadError("--device cuda, but PyTorch finds no CUDA device; needed: a visible GPU, or --device cpu")
+    if options.device == "cuda" and torch.cuda.device_count() < options.ranks:
+        raise LoadError(f"--ranks {options.ranks}, but PyTorch finds {torch.cuda.device_count()} CUDA devices; needed: one a rank")
+    device = options.device if options.ranks == 1 or options.device == "cpu" else f"{options.device}:{exchange.share.rank}"
     dtype = torch.float32 if options.device == "cpu" else torch.bfloat16
     progress("weights", 0.1)
-    model = GlmModel.load(checkpoint, checkpoint.config, options.device, dtype)
+    model = GlmModel.load(checkpoint, checkpoint.config, device, dtype, exchange)
     progress("memory", 0.9)
-    pool = TokenPool(text, options.shared_tokens // PAGE_TOKENS, options.device, dtype)
-    slots = StateSlots(text, options.parallel, options.device, dtype)
+    pool = TokenPool(text, options.shared_tokens // PAGE_TOKENS, device, dtype)
+    slots = StateSlots(text, options.parallel, device, dtype, share=exchange.share)
     vocabulary = _used_vocabulary(options, text.vocab_size)
     drafting = load_drafting(options, Surroundings(checkpoint, model, vocabulary, pool.pages, options.parallel))
     return Loaded(Runner(model, pool, slots, vocabulary, drafting.drafter), drafting.max_drafts, checkpoint.config, _digest(options))
@@ -124,8 +249,8 @@ def _used_vocabulary(options: ServingOptions, rows: int) -> int:
 
 
 def _digest(options: ServingOptions) -> str:
-    """16 hex digits over what decides a reply's bits: builds of engine and PyTorch, device, the checkpoint's manifest and configuration."""
-    told = hashlib.sha256(f"{__version__} {torch.__version__} {options.device}".encode())
+    """16 hex digits over what decides a reply's bits: builds of engine and PyTorch, device, ranks, the checkpoint's two descriptions."""
+    told = hashlib.sha256(f"{__version__} {torch.__version__} {options.device} {options.ranks}".encode())
     for name in ("manifest.json", "config.json"):
         path = options.model / name
         told.update(path.read_bytes() if path.exists() else b"-")

@@ -1,4 +1,4 @@
-"""The engine process's end of the channel: blocking socket, one reader thread, a queue of what arrived."""
+"""A blocking end of a channel: one reader thread, a queue of what arrived. Engine and ranks use it, towards their parent and each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXIT_ALONE = 4
 
 
 class ChildChannel:
-    """Wraps an inherited connected socket. The inbox yields None once the parent is gone."""
+    """Wraps a connected socket. The inbox yields None once the other side, mostly the parent, is gone."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._socket = connection
@@ -23,6 +23,7 @@ class ChildChannel:
         self._closed = False
         self._parent_gone = threading.Event()
         self._ends_alone = False
+        self._sending = threading.Lock()
         threading.Thread(target=self._read, name="channel-reader", daemon=True).start()
 
     @classmethod
@@ -47,9 +48,11 @@ class ChildChannel:
             self._ends_alone = False
 
     def send(self, message: Message) -> None:
-        """Send one message; a parent that is gone is noticed by `closed`, not here."""
+        """Send one message, from any thread; a parent that is gone is noticed by `closed`, not here."""
+        frame = encode(message)
         try:
-            self._socket.sendall(encode(message))
+            with self._sending:
+                self._socket.sendall(frame)
         except OSError:
             self._closed = True
 

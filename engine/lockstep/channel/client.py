@@ -19,6 +19,7 @@ from lockstep.core.types import EngineRequest, RoundEvent
 
 FD_FLAG = "--channel-fd"
 KILL_AFTER_S = 5.0
+WATCHES = 20
 
 
 class EngineState(StrEnum):
@@ -32,10 +33,13 @@ _Item = RoundEvent | EngineRejected | EngineDied
 
 
 class EngineClient:
-    """One engine process. `command` gets `--channel-fd N` appended; it must speak `core.messages` on that socket."""
+    """One engine process. `command` gets `--channel-fd N` appended; it must speak `core.messages` on that socket.
 
-    def __init__(self, command: Sequence[str]) -> None:
-        self._command = list(command)
+    An engine with work that is not heard for `stall_limit_s` is killed: one that can still act ends by itself before, with better words.
+    """
+
+    def __init__(self, command: Sequence[str], stall_limit_s: float | None = None) -> None:
+        self._command, self._stall_limit_s = list(command), stall_limit_s
         self._streams: dict[str, asyncio.Queue[_Item]] = {}
         self.state = EngineState.LOADING
         self.cause = ""
@@ -47,6 +51,7 @@ class EngineClient:
         self._process: asyncio.subprocess.Process | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._watching: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int | None:
@@ -67,6 +72,7 @@ class EngineClient:
             self._process = await asyncio.create_subprocess_exec(*command, pass_fds=[theirs.fileno()])
         reader, self._writer = await asyncio.open_connection(sock=ours, limit=1 << 20)
         self._tasks = [asyncio.create_task(self._read(reader))]
+        self._watching = asyncio.create_task(self._watch(self._stall_limit_s)) if self._stall_limit_s else None
 
     async def wait_ready(self) -> Ready:
         """Facts of the loaded engine. Raises EngineDied with the cause if it ended instead."""
@@ -139,10 +145,22 @@ class EngineClient:
             problem = f"engine process sent bytes that are no message ({error}); it was ended"
         await self._bury(problem)
 
+    async def _watch(self, limit_s: float) -> None:
+        """Kill a silent engine. Silence is counted in looks, so a front that was itself stopped does not blame the engine."""
+        looks = 0
+        while looks < WATCHES:
+            await asyncio.sleep(limit_s / WATCHES)
+            looks = looks + 1 if self.last_step_age_s > limit_s / WATCHES else 0
+        self.cause = f"engine process was not heard for {limit_s:g} s while it had work; it was ended"
+        assert self._process is not None
+        self._process.kill()
+
     async def _bury(self, problem: str) -> None:
         assert self._process is not None
         if problem:
             self._process.kill()
+        if self._watching is not None:
+            self._watching.cancel()
         status = await self._process.wait()
         self.cause = problem or self.cause or death_cause(status)
         self.state = EngineState.DEAD
@@ -180,9 +198,9 @@ class EngineClient:
             stream.put_nowait(item)
 
 
-def death_cause(status: int) -> str:
-    """Words for a return code of asyncio: negative numbers are signals."""
+def death_cause(status: int, who: str = "engine process") -> str:
+    """Words for a return code of a child: negative numbers are signals."""
     if status < 0:
         names = {int(number): number.name for number in signal.Signals}
-        return f"engine process ended by signal {-status} ({names.get(-status, 'no standard name')})"
-    return f"engine process ended with exit status {status}"
+        return f"{who} ended by signal {-status} ({names.get(-status, 'no standard name')})"
+    return f"{who} ended with exit status {status}"

@@ -1,34 +1,25 @@
-"""Length-prefixed frames of `core.messages` dataclasses. Knows bytes and messages, no sockets.
+"""Length-prefixed frames of the dataclasses of `core.messages` and `core.rank_messages`. Knows bytes and messages, no sockets.
 
 A frame is a 4-byte big-endian length and a MessagePack pair (name of the message, its fields).
 """
 
 from __future__ import annotations
 
+from typing import get_args
+
 import msgspec
 
 from lockstep.core.errors import LockstepError
-from lockstep.core.messages import (
-    Cancel,
-    Failed,
-    FromEngine,
-    Loading,
-    Ready,
-    Rejected,
-    Round,
-    Shutdown,
-    Snapshot,
-    Submit,
-    ToEngine,
-)
+from lockstep.core.messages import FromEngine, ToEngine
+from lockstep.core.rank_messages import FromRank, ToRank
 
 HEADER_BYTES = 4
 MAX_FRAME_BYTES = 256 << 20
 
-Message = ToEngine | FromEngine
+Message = ToEngine | FromEngine | ToRank | FromRank
 
 _TYPES: dict[str, type[Message]] = {
-    kind.__name__: kind for kind in (Submit, Cancel, Shutdown, Loading, Ready, Failed, Rejected, Round, Snapshot)
+    kind.__name__: kind for messages in (ToEngine, FromEngine, ToRank, FromRank) for kind in get_args(messages)
 }
 _encoder = msgspec.msgpack.Encoder()
 _envelope = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])

@@ -19,7 +19,7 @@ class OptionError(LockstepError):
 
 @dataclass(frozen=True, slots=True)
 class ServingOptions:
-    """Options of one server. Token counts are tokens; `pool_tokens` 0 means `parallel` windows of `context`.
+    """Options of one server. Token counts are tokens, `step_timeout` seconds; `pool_tokens` 0 means `parallel` windows of `context`.
 
     `drafter` is a word of DRAFTERS or the folder of a block drafter; every drafter but none copies first, up to `copy_tokens`.
     `draft_policy` is a word of `draft.policy`, auto for the drafter's own. `draft_noise` and `draft_edge` weigh a request's noise and the
@@ -43,6 +43,8 @@ class ServingOptions:
     pool_tokens: int = 0
     prompt_slice: int = 256
     max_queued: int = 64
+    ranks: int = 1
+    step_timeout: int = 120
     draft_policy: str = "auto"
     copy_tokens: int = 15
     draft_noise: float = 1.0
@@ -58,6 +60,8 @@ class ServingOptions:
             ("pool_tokens", 0, 1 << 30),
             ("prompt_slice", 1, 1 << 16),
             ("max_queued", 0, 1 << 20),
+            ("ranks", 1, 2),
+            ("step_timeout", 1, 86400),
             ("copy_tokens", 0, 31),
             ("draft_noise", 0, 10),
             ("draft_edge", 0, 10),
@@ -130,6 +134,8 @@ def add_serving_flags(parser: argparse.ArgumentParser) -> None:
     add("--pool-tokens", type=int, default=defaults["pool_tokens"], help="tokens of the shared pool; 0: context * parallel")
     add("--prompt-slice", type=int, default=defaults["prompt_slice"], help="prompt tokens run between two rounds of running replies")
     add("--max-queued", type=int, default=defaults["max_queued"], help="requests that may wait for a slot")
+    add("--ranks", type=int, default=defaults["ranks"], help="processes that share the model, on GPUs one a device")
+    add("--step-timeout", type=int, default=defaults["step_timeout"], help="seconds after which a step that has not ended ends the engine")
     add("--draft-policy", default=defaults["draft_policy"], metavar="W", help="how deep to draft, say fnc7:0.3; auto: the drafter's own")
     add("--copy-tokens", type=int, default=defaults["copy_tokens"], help="tokens a copy draft proposes at most; 0: no copies")
     add("--draft-noise", type=float, default=defaults["draft_noise"], help="weight of a sampled request's noise in its drafts")

@@ -5,26 +5,30 @@ Timings steer how deep to draft and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 FOLLOW = 0.1
 OUTLIER = 2.0
 
 
 class RowCosts:
-    """Milliseconds per row count. A count nobody has seen is read off the line between its neighbours."""
+    """Milliseconds per row count. A count nobody has seen is read off the line between its neighbours.
 
-    def __init__(self) -> None:
+    `agree` turns this rank's seconds into those every rank goes by.
+    """
+
+    def __init__(self, agree: Callable[[float], float] = float) -> None:
+        self._agree = agree
         self._ms: dict[int, float] = {}
         self._drafting_ms = 0.0
 
     def observe(self, rows: int, seconds: float) -> None:
         """A step over `rows` rows took so long."""
-        self._ms[rows] = _followed(self._ms.get(rows), 1000 * seconds)
+        self._ms[rows] = _followed(self._ms.get(rows), 1000 * self._agree(seconds))
 
     def observe_drafting(self, seconds: float) -> None:
         """A round of proposals took so long."""
-        self._drafting_ms = _followed(self._drafting_ms or None, 1000 * seconds)
+        self._drafting_ms = _followed(self._drafting_ms or None, 1000 * self._agree(seconds))
 
     def step_ms(self, rows: int) -> float:
         """Milliseconds of a step over `rows` rows; 1 while nothing is known."""

@@ -46,7 +46,8 @@ class Surroundings:
 
 def load_drafting(options: ServingOptions, around: Surroundings) -> Drafting:
     """The drafter of `options`. Raises PolicyError for a policy word that means nothing, and the readers' own errors."""
-    costs = RowCosts()
+    # What a rank measures differs from rank to rank, and depths must not.
+    costs = RowCosts(around.model.exchange.agree)
     if options.drafter == "none":
         return Drafting(Drafter(), 0)
     if options.drafter == "copy":
@@ -61,7 +62,7 @@ def load_drafting(options: ServingOptions, around: Surroundings) -> Drafting:
 
 def _mtp(options: ServingOptions, around: Surroundings, policy: Policy) -> Drafter:
     model, text = around.model, around.checkpoint.config.text
-    layer = MtpLayer.load(around.checkpoint, text, model.embedding, around.pages, around.slots, model.device, model.dtype)
+    layer = MtpLayer.load(around.checkpoint, text, model.embedding, around.pages, around.slots, model.device, model.dtype, model.exchange)
     return MtpDrafter(layer, text.num_hidden_layers, model.head, around.vocabulary, policy, options.draft_noise)
 
 

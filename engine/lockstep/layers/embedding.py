@@ -24,10 +24,14 @@ class Embedding:
 
 
 class Head:
-    """Logits from final-norm hidden rows. `params` is the scope that holds `module`: lm_head, or embed_tokens when tied."""
+    """Logits from final-norm hidden rows; each rank computes its rows of the vocabulary and has them all in the end.
+
+    `params` is the scope that holds `module`: lm_head, or embed_tokens when tied.
+    """
 
     def __init__(self, params: Params, module: str, config: TextConfig) -> None:
-        self.project = Linear.load(params, config.hidden_size, {module: config.vocab_size})
+        self.project = Linear.load(params, config.hidden_size, {module: params.share.part(config.vocab_size)})
+        self.exchange = params.exchange
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """`[R, D]` to fp32 `[R, V]`, any R; rows run in step tiles, so a row's logits do not depend on R."""
@@ -36,4 +40,4 @@ class Head:
             padded = hidden.new_zeros(-(-part.shape[0] // STEP_ROWS) * STEP_ROWS, hidden.shape[1])
             padded[: part.shape[0]] = part
             parts.append(self.project(padded)[: part.shape[0]])
-        return torch.cat(parts).float()
+        return self.exchange.join(torch.cat(parts)).float()

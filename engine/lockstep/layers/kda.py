@@ -16,10 +16,10 @@ from lockstep.layers.rows import RowMemory, Rows
 
 
 class KdaAttention:
-    """Layer number `layer` among the KDA layers."""
+    """Layer number `layer` among the KDA layers; this rank's heads of it."""
 
     def __init__(self, params: Params, config: TextConfig, layer: int) -> None:
-        hidden, heads, width = config.hidden_size, config.linear_num_heads, config.linear_head_dim
+        hidden, heads, width = config.hidden_size, params.share.part(config.linear_num_heads), config.linear_head_dim
         channels = heads * width
         self.layer, self.heads, self.width = layer, heads, width
         self.bound = config.linear_gate_lower_bound
@@ -34,6 +34,7 @@ class KdaAttention:
         self.norm_weight = params.float("o_norm.weight", width)
         self.norm_eps = self.norm_weight.new_tensor([config.rms_norm_eps])
         self.out = Linear.load(params, channels, {"o_proj": hidden})
+        self.exchange = params.exchange
 
     def __call__(self, x: Tensor, rows: Rows, memory: RowMemory) -> Tensor:
         """`x [R, D]` to `[R, D]`."""
@@ -44,4 +45,4 @@ class KdaAttention:
         beta = torch.sigmoid(beta).float().unsqueeze(-1)
         o = memory.delta_rule(self.layer, (q, k, v, log_decay, beta))
         o = gated_rms_norm(o, self.norm_weight, gate.reshape(-1, self.heads, self.width), self.norm_eps)
-        return self.out(o.flatten(1))
+        return self.exchange.add(self.out(o.flatten(1)))

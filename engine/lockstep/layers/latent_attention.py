@@ -19,10 +19,13 @@ SelectionHook = Callable[[int, Rows, list[tuple[ScoredRows, Tensor]]], None]
 
 
 class LatentAttention:
-    """A DSA layer of the trunk or of a drafter; which storage it uses comes with the call."""
+    """A DSA layer of the trunk or of a drafter; which storage it uses comes with the call.
+
+    Heads are this rank's; latents and the choice of keys are the same on every rank.
+    """
 
     def __init__(self, params: Params, config: TextConfig) -> None:
-        hidden, heads = config.hidden_size, config.num_attention_heads
+        hidden, heads = config.hidden_size, params.share.part(config.num_attention_heads)
         latent, key, value = config.kv_lora_rank, config.qk_nope_head_dim, config.v_head_dim
         self.heads, self.selected_keys = heads, config.index_topk
         self.scale = key**-0.5
@@ -45,6 +48,7 @@ class LatentAttention:
         self.expand_value = pack(expand[:, key:])
         self.out = Linear.load(params, heads * value, {"o_proj": hidden})
         self.indexer = Indexer(index, config)
+        self.exchange = params.exchange
         self.on_select: SelectionHook | None = None
 
     def __call__(self, x: Tensor, rows: Rows, memory: RowMemory, store: TokenStore) -> Tensor:
@@ -57,7 +61,7 @@ class LatentAttention:
         absorbed = linear(self.query(query).view(rows.padded, self.heads, -1), self.absorb_key)
         context = absorbed.new_zeros(absorbed.shape)
         context[: rows.count] = attend(absorbed[: rows.count], store.latents, keys, rows.key_bias, self.scale)
-        return self.out(linear(context, self.expand_value).flatten(1))
+        return self.exchange.add(self.out(linear(context, self.expand_value).flatten(1)))
 
     def _keys(self, query: Tensor, weight: Tensor, rows: Rows, store: TokenStore) -> Tensor:
         chosen = [(group, self.indexer.select(query, weight, group, store)) for group in rows.scored]

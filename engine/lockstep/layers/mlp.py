@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
+import torch
 from torch import Tensor
 
 from lockstep.config.model import TextConfig
@@ -18,41 +19,58 @@ from lockstep.layers.rows import Rows
 
 
 class DenseMlp:
-    """Clamped SwiGLU of width `width` under `params`."""
+    """Clamped SwiGLU of width `width` under `params`; this rank's columns of it."""
 
     def __init__(self, params: Params, config: TextConfig, width: int) -> None:
-        self.limit = config.swiglu_limit
+        self.limit, self.exchange = config.swiglu_limit, params.exchange
+        width = params.share.part(width)
         self.gate_up = Linear.load(params, config.hidden_size, {"gate_proj": width, "up_proj": width})
         self.down = Linear.load(params, width, {"down_proj": config.hidden_size})
 
     def __call__(self, x: Tensor, rows: Rows) -> Tensor:
         """`[R, D]` to `[R, D]`; row by row, so nothing of `rows` is used."""
+        return self.exchange.add(self.partial(x))
+
+    def partial(self, x: Tensor) -> Tensor:
+        """What this rank's columns add to the result, `[R, D]`."""
         gate, up = self.gate_up(x).chunk(2, -1)
         return self.down(swiglu(gate, up, self.limit))
 
 
 class SparseMlp:
-    """Router, routed experts and the shared expert of one layer. All experts of a layer are stored one way."""
+    """Router, routed experts and the shared expert of one layer. All experts of a layer are stored one way.
+
+    Routing is the same on every rank; of the experts a rank has its columns, or some of them whole (see `config.share`).
+    """
 
     def __init__(self, params: Params, config: TextConfig) -> None:
-        hidden, width, count = config.hidden_size, config.moe_intermediate_size, config.n_routed_experts
+        hidden, count = config.hidden_size, config.n_routed_experts
         self.slots, self.factor, self.limit = config.num_experts_per_tok, config.routed_scaling_factor, config.swiglu_limit
         self.router = pack(params.float("gate.weight", count, hidden))
         self.correction = params.float("gate.e_score_correction_bias", count)
         self.shared = DenseMlp(params.under("shared_experts"), config, config.shared_intermediate_size)
-        self.experts = _load_experts(params.under("experts"), hidden, width, count)
+        self.exchange, self.held, self.count = params.exchange, params.share.experts(config), count
+        self.experts = _load_experts(params.under("experts"), hidden, params.share.expert_width(config), self.held)
 
     def __call__(self, x: Tensor, rows: Rows) -> Tensor:
         """`[R, D]` to `[R, D]`; padding rows get the shared expert only."""
         chosen, weights = route(linear(x.float(), self.router), self.correction, self.slots, self.factor)
-        out = self.shared(x, rows)
-        out[: rows.count] += experts.apply(x, chosen[: rows.count], weights[: rows.count], self.experts, self.limit).to(x.dtype)
-        return out
+        out = self.shared.partial(x)
+        own = self._held(chosen[: rows.count])
+        out[: rows.count] += experts.apply(x, own, weights[: rows.count], self.experts, self.limit).to(x.dtype)
+        return self.exchange.add(out)
+
+    def _held(self, chosen: Tensor) -> Tensor:
+        """Expert ids counted among those held here; -1 for another rank's."""
+        if len(self.held) == self.count:
+            return chosen
+        own = chosen - self.held.start
+        return torch.where((own >= 0) & (own < len(self.held)), own, -1)
 
 
-def _load_experts(params: Params, hidden: int, width: int, count: int) -> experts.DenseExperts | experts.Exl3Experts:
+def _load_experts(params: Params, hidden: int, width: int, held: range) -> experts.DenseExperts | experts.Exl3Experts:
     shapes = {"gate_proj": (hidden, width), "up_proj": (hidden, width), "down_proj": (width, hidden)}
-    found = [[params.matrix(f"{expert}.{name}", *shape) for expert in range(count)] for name, shape in shapes.items()]
+    found = [[params.matrix(f"{expert}.{name}", *shape) for expert in held] for name, shape in shapes.items()]
     coded = [isinstance(matrix, Exl3Matrix) for kind in found for matrix in kind]
     if all(coded):
         return experts.pack_exl3(*cast(list[list[Exl3Matrix]], found))

@@ -8,7 +8,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from lockstep.config.share import Share
 from lockstep.kernels.exl3 import Exl3Matrix, decode_outer
+from lockstep.layers.exchange import ALONE, Exchange
 
 
 class WeightSource(Protocol):
@@ -25,12 +27,21 @@ class WeightSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Params:
-    """Parameters under one name prefix. `dtype` is the activation type, which plain weights take too."""
+    """Parameters under one name prefix. `dtype` is the activation type, which plain weights take too.
+
+    With several ranks `source` gives this rank's share of what is split, and layers ask for it by local sizes.
+    """
 
     source: WeightSource
     prefix: str
     device: torch.device
     dtype: torch.dtype
+    exchange: Exchange = ALONE
+
+    @property
+    def share(self) -> Share:
+        """Which rank these parameters are for."""
+        return self.exchange.share
 
     def under(self, name: str) -> Params:
         """The same source, `name.` further down."""

@@ -14,9 +14,11 @@ from torch import Tensor
 from lockstep.cache import PAGE_TOKENS, Sequence, StateSlots, TokenPool, state_hash
 from lockstep.cache.window import PromptTile, StepWindow
 from lockstep.config.model import Attention, Mlp, ModelConfig, TextConfig
+from lockstep.config.share import Share
 from lockstep.kernels import hyper_connection
 from lockstep.kernels.linear import PROMPT_ROWS, STEP_ROWS
 from lockstep.layers.embedding import Embedding, Head
+from lockstep.layers.exchange import ALONE, Exchange
 from lockstep.layers.hyper import load_site
 from lockstep.layers.kda import KdaAttention
 from lockstep.layers.latent_attention import LatentAttention
@@ -25,6 +27,7 @@ from lockstep.layers.norm import RmsNorm
 from lockstep.layers.params import Params, WeightSource
 from lockstep.layers.rows import RowMemory, Rows, TokenStore
 from lockstep.model.rows import RowPlanner
+from lockstep.weights.split import SplitWeights
 
 TRUNK = "model.language_model."
 MAX_STEP_ROWS = 4 * STEP_ROWS
@@ -77,8 +80,9 @@ class GlmModel:
     """
 
     def __init__(self, params: Params, config: TextConfig) -> None:
-        _refuse_ragged(config)
-        self.config, self.device, self.dtype = config, params.device, params.dtype
+        params.share.check(config)
+        _refuse_ragged(config, params.share)
+        self.config, self.device, self.dtype, self.exchange = config, params.device, params.dtype, params.exchange
         trunk = params.under(TRUNK.rstrip("."))
         self.embedding = Embedding(trunk, config)
         self.layers: list[DecoderLayer] = []
@@ -94,10 +98,20 @@ class GlmModel:
         self._open: tuple[list[Window], list[int], StepWindow] | None = None
 
     @classmethod
-    def load(cls, weights: WeightSource, config: ModelConfig, device: torch.device | str, dtype: torch.dtype = torch.float32) -> GlmModel:
-        """Load from a checkpoint's tensors (`weights.Checkpoint`). `dtype` is the activation type: fp32 on the CPU, bf16 on CUDA."""
+    def load(
+        cls,
+        weights: WeightSource,
+        config: ModelConfig,
+        device: torch.device | str,
+        dtype: torch.dtype = torch.float32,
+        exchange: Exchange = ALONE,
+    ) -> GlmModel:
+        """Load from a checkpoint's tensors (`weights.Checkpoint`). `dtype` is the activation type: fp32 on the CPU, bf16 on CUDA.
+
+        One rank of several passes its `exchange`; it then holds and computes its share, and its `hidden`, taps and logits are every rank's.
+        """
         with torch.inference_mode():
-            return cls(Params(weights, "", torch.device(device), dtype), config.text)
+            return cls(rank_params(weights, config.text, device, dtype, exchange), config.text)
 
     def attach(self, pool: TokenPool, slots: StateSlots) -> None:
         """Give the model its memory, made for the same configuration, device and dtype."""
@@ -185,18 +199,28 @@ class GlmModel:
         return RowOutput(hidden, torch.stack([kept[index] for index in taps]) if taps else hidden.new_empty(0, *hidden.shape))
 
 
-def _refuse_ragged(config: TextConfig) -> None:
+def rank_params(
+    weights: WeightSource, config: TextConfig, device: torch.device | str, dtype: torch.dtype, exchange: Exchange = ALONE
+) -> Params:
+    """A checkpoint's tensors as this rank loads them."""
+    share = exchange.share
+    source = weights if share.ranks == 1 else SplitWeights(weights, share, share.splits_experts(config))
+    return Params(source, "", torch.device(device), dtype, exchange)
+
+
+def _refuse_ragged(config: TextConfig, share: Share) -> None:
     """Raise ValueError for widths at which vector code would end inside a row, so that a row's bits could depend on its place."""
     needs = {
-        "linear heads x head_dim": (config.linear_num_heads * config.linear_head_dim, 32),
+        "linear heads x head_dim": (share.part(config.linear_num_heads) * config.linear_head_dim, 32),
         "n_routed_experts": (config.n_routed_experts, 4),
         "hidden_size": (config.hidden_size, 4),
-        "intermediate_size": (config.intermediate_size, 4),
-        "moe_intermediate_size": (config.moe_intermediate_size, 4),
+        "intermediate_size": (share.part(config.intermediate_size), 4),
+        "moe_intermediate_size": (share.expert_width(config), 4),
+        "moe_intermediate_size * n_shared_experts": (share.part(config.shared_intermediate_size), 4),
     }
     for name, (found, multiple) in needs.items():
         if found % multiple:
-            raise ValueError(f"{name} is {found}; needed: a multiple of {multiple}, because rows are computed {STEP_ROWS} at a time")
+            raise ValueError(f"{name} is {found} a rank; needed: a multiple of {multiple}, because rows are computed {STEP_ROWS} at a time")
 
 
 def _in_window_order(output: RowOutput, order: list[int], active: tuple[int, ...]) -> RowOutput:

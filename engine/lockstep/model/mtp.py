@@ -16,13 +16,14 @@ from lockstep.cache.window import PromptTile, StepWindow
 from lockstep.config.model import Attention, TextConfig
 from lockstep.kernels.linear import PROMPT_ROWS, STEP_ROWS
 from lockstep.layers.embedding import Embedding
+from lockstep.layers.exchange import ALONE, Exchange
 from lockstep.layers.latent_attention import LatentAttention
 from lockstep.layers.linear import Linear
 from lockstep.layers.mlp import SparseMlp
 from lockstep.layers.norm import RmsNorm
 from lockstep.layers.params import Params, WeightSource
 from lockstep.layers.rows import RowMemory, Rows, TokenStore
-from lockstep.model.glm import TRUNK
+from lockstep.model.glm import TRUNK, rank_params
 from lockstep.model.rows import RowPlanner
 
 Window = tuple[Sequence, Items[int], Tensor]
@@ -58,12 +59,13 @@ class MtpLayer:
         slots: int,
         device: torch.device | str,
         dtype: torch.dtype = torch.float32,
+        exchange: Exchange = ALONE,
     ) -> MtpLayer:
         """The layer of a checkpoint. Raises ValueError if the checkpoint has none."""
         if not config.mtp_layers:
             raise ValueError("num_nextn_predict_layers is 0, the checkpoint has no MTP layer; needed: 1, or another --drafter")
         with torch.inference_mode():
-            params = Params(weights, f"{TRUNK}layers.{config.num_hidden_layers}.", torch.device(device), dtype)
+            params = rank_params(weights, config, device, dtype, exchange).under(f"{TRUNK}layers.{config.num_hidden_layers}")
             return cls(params, config, embedding, pages, slots)
 
     @torch.inference_mode()

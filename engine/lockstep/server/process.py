@@ -25,6 +25,8 @@ KEEP_ALIVE_S = 180
 DRAIN_S = 10.0
 WATCH_S = 1.0
 EXIT_ENGINE = 3
+# The engine's own watchdog goes first and knows more.
+STALL_SLACK_S = 5.0
 
 log = logging.getLogger("lockstep.server")
 
@@ -62,7 +64,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 async def _serve(options: ServingOptions, engine_command: Sequence[str], listener: socket.socket) -> int:
-    engine = EngineClient(engine_command)
+    engine = EngineClient(engine_command, options.step_timeout + STALL_SLACK_S)
     site = Deployment.load(options, engine)
     server = FrontServer(site, engine)
     await engine.start()

@@ -66,10 +66,12 @@ def pack_exl3(gate: Sequence[Exl3Matrix], up: Sequence[Exl3Matrix], down: Sequen
 def apply(x: Tensor, chosen: Tensor, weights: Tensor, experts: DenseExperts | Exl3Experts, limit: float) -> Tensor:
     """Weighted sum of the chosen experts' clamped SwiGLUs for the first R rows of `x [>= R, D]`, fp32 `[R, D]`.
 
-    `chosen [R, k]` int64, `weights [R, k]` fp32. Which other rows chose the same expert does not change a bit.
+    `chosen [R, k]` int64, `weights [R, k]` fp32; -1 is an expert held elsewhere, which adds nothing here. Which other rows chose the same
+    expert does not change a bit.
     """
     plan = ref.plan(chosen)
+    if not plan.tiles:
+        return x.new_zeros(chosen.shape[0], x.shape[1], dtype=torch.float32)
     pairs = x.index_select(0, plan.rows)
-    if isinstance(experts, DenseExperts):
-        return ref.combine(ref.dense(pairs, plan, experts, limit), weights)
-    return ref.combine(ref.exl3(pairs, plan, experts, limit), weights)
+    outputs = ref.dense(pairs, plan, experts, limit) if isinstance(experts, DenseExperts) else ref.exl3(pairs, plan, experts, limit)
+    return ref.combine(ref.spread(outputs, plan, chosen.numel()), weights)

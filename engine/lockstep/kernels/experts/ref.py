@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The (row, slot) pairs of a call, row by row, and how they lie in tiles of 8 with one expert each.
+    """The n (row, slot) pairs of a call whose expert is held here, row by row, and how they lie in tiles of 8 with one expert each.
 
-    `rows`, `experts [R k]` of each pair; `tiles[i]` is the expert of tile i; `fill [8 tiles]` the pair in each tile row (unused rows repeat
-    pair 0 and are never read), `places [R k]` the tile row of each pair.
+    `pairs [n]` their numbers among all R k; `rows`, `experts [n]` of each; `tiles[i]` is the expert of tile i; `fill [8 tiles]` the pair in
+    each tile row (unused rows repeat pair 0 and are never read), `places [n]` the tile row of each pair.
     """
 
+    pairs: Tensor
     rows: Tensor
     experts: Tensor
     tiles: list[int]
@@ -33,11 +34,12 @@ class Plan:
 
 
 def plan(chosen: Tensor) -> Plan:
-    """Group the pairs of `chosen [R, k]` by expert."""
-    pairs = chosen.flatten()
+    """Group the pairs of `chosen [R, k]` by expert, leaving out -1."""
+    listed = chosen.flatten().tolist()
+    pairs = [pair for pair, expert in enumerate(listed) if expert >= 0]
     members: dict[int, list[int]] = {}
-    for pair, expert in enumerate(pairs.tolist()):
-        members.setdefault(expert, []).append(pair)
+    for at, pair in enumerate(pairs):
+        members.setdefault(listed[pair], []).append(at)
     tiles: list[int] = []
     fill: list[int] = []
     places = [0] * len(pairs)
@@ -47,9 +49,9 @@ def plan(chosen: Tensor) -> Plan:
         used = -(-len(own) // STEP_ROWS)
         tiles += [expert] * used
         fill += own + [0] * (used * STEP_ROWS - len(own))
-    rows = [pair // chosen.shape[1] for pair in range(len(pairs))]
-    tensors = [torch.tensor(values, device=chosen.device) for values in (rows, fill, places)]
-    return Plan(tensors[0], pairs, tiles, tensors[1], tensors[2])
+    rows, experts = [pair // chosen.shape[1] for pair in pairs], [listed[pair] for pair in pairs]
+    numbers = [torch.tensor(values, device=chosen.device) for values in (pairs, rows, experts, fill, places)]
+    return Plan(numbers[0], numbers[1], numbers[2], tiles, numbers[3], numbers[4])
 
 
 def dense(x: Tensor, plan: Plan, experts: DenseExperts, limit: float) -> Tensor:
@@ -77,6 +79,13 @@ def _products(x: Tensor, plan: Plan, weights: Sequence[Packed]) -> Tensor:
 def _tiles(x: Tensor, plan: Plan, weights: Sequence[Packed]) -> Tensor:
     """Tile rows times their tile's expert, `[8 tiles, out]`."""
     return torch.cat([linear(part, weights[expert]) for part, expert in zip(x.split(STEP_ROWS), plan.tiles, strict=True)])
+
+
+def spread(outputs: Tensor, plan: Plan, pairs: int) -> Tensor:
+    """`outputs [n, D]` of the held pairs among zeros for the others, `[pairs, D]`."""
+    if len(plan.pairs) == pairs:
+        return outputs
+    return outputs.new_zeros(pairs, outputs.shape[1]).index_copy_(0, plan.pairs, outputs)
 
 
 def combine(outputs: Tensor, weights: Tensor) -> Tensor:

@@ -1,0 +1,51 @@
+"""What layers and drafters ask of the other ranks: the sum of a partial result, neighbouring columns, one opinion. Knows no transport."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from lockstep.config.share import WHOLE, Share
+
+
+class Exchange(Protocol):
+    """Every rank makes the same calls in the same order; every rank gets the same bits."""
+
+    @property
+    def share(self) -> Share:
+        """Which rank this is."""
+        ...
+
+    def add(self, partial: Tensor) -> Tensor:
+        """Sum of all ranks' `partial [R, D]`, added in rank order in fp32 and rounded once to its type."""
+        ...
+
+    def join(self, columns: Tensor) -> Tensor:
+        """`[R, n]` of every rank side by side in rank order, `[R, ranks * n]`."""
+        ...
+
+    def agree(self, number: float) -> float:
+        """Rank 0's number, for what each rank measures differently but all must decide alike."""
+        ...
+
+
+class Alone:
+    """The only rank: nothing to add, nothing to join."""
+
+    share = WHOLE
+
+    def add(self, partial: Tensor) -> Tensor:
+        """The same tensor."""
+        return partial
+
+    def join(self, columns: Tensor) -> Tensor:
+        """The same tensor."""
+        return columns
+
+    def agree(self, number: float) -> float:
+        """The same number."""
+        return number
+
+
+ALONE = Alone()

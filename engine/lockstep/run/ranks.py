@@ -1,0 +1,135 @@
+"""The other ranks as processes of this machine: starts them, talks to them over socket pairs, notices their end and says why.
+
+Knows no plans and no tensors. Each rank ends by itself when rank 0 is gone, because its socket closes.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from lockstep.channel.child import ChildChannel
+from lockstep.channel.client import FD_FLAG, death_cause
+from lockstep.core.errors import LockstepError
+from lockstep.core.messages import Failed
+from lockstep.core.rank_messages import Begin, HashState, Joined, Leave, RankHash, Run
+
+RANK_FLAG = "--rank"
+_END_S = 3.0
+_POLL_S = 0.5
+
+
+class RankDied(LockstepError):
+    """Another rank is gone. The text is its cause."""
+
+
+class _Link:
+    """One other rank."""
+
+    def __init__(self, rank: int, command: Sequence[str]) -> None:
+        self.rank = rank
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen([*command, RANK_FLAG, str(rank), FD_FLAG, str(theirs.fileno())], pass_fds=[theirs.fileno()])
+        self.channel = ChildChannel(ours)
+        self.joined = threading.Event()
+        self.hashes: queue.SimpleQueue[RankHash] = queue.SimpleQueue()
+        self.said = ""
+
+    def read(self) -> str:
+        """Take messages until the rank is gone; returns why it ended."""
+        try:
+            while not self.channel.closed:
+                for message in self.channel.pending(_POLL_S):
+                    self._take(message)
+        except LockstepError as error:
+            self.said = f"sent bytes that are no message: {error}"
+        return self._cause()
+
+    def _take(self, message: object) -> None:
+        match message:
+            case Joined():
+                self.joined.set()
+            case RankHash():
+                self.hashes.put(message)
+            case Failed(cause):
+                self.said = cause
+            case _:
+                raise LockstepError(f"{type(message).__name__} is no message of a rank")
+
+    def _cause(self) -> str:
+        try:
+            status = self.process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            status = self.process.wait()
+        return f"rank {self.rank}: {self.said}" if self.said else death_cause(status, f"rank {self.rank}")
+
+
+class Ranks:
+    """Ranks 1 .. `ranks` - 1, each started as `command` and told `begin`.
+
+    `on_death(cause)` is called from a thread when one ends before `leave`, with words like "rank 1 ended by signal 9 (SIGKILL)".
+    """
+
+    def __init__(self, command: Sequence[str], ranks: int, begin: Begin, on_death: Callable[[str], None]) -> None:
+        self._on_death = on_death
+        self._leaving = False
+        self._death: queue.Queue[str] = queue.Queue()
+        self._links = [_Link(rank, command) for rank in range(1, ranks)]
+        for link in self._links:
+            link.channel.send(begin)
+            threading.Thread(target=self._watch, args=(link,), name=f"rank-{link.rank}", daemon=True).start()
+
+    def wait_joined(self) -> None:
+        """Return when every rank has loaded; one that ends instead ends this process through `on_death`."""
+        for link in self._links:
+            link.joined.wait()
+
+    def tell(self, message: Run | HashState) -> None:
+        """Send to every rank."""
+        for link in self._links:
+            link.channel.send(message)
+
+    def hashes(self, request_id: str) -> list[str]:
+        """Every rank's answer to HashState, in rank order."""
+        answers = [link.hashes.get() for link in self._links]
+        if any(answer.request_id != request_id for answer in answers):
+            raise LockstepError(f"a rank hashed {[answer.request_id for answer in answers]}; needed: {request_id}")
+        return [answer.state_hash for answer in answers]
+
+    def cause_of_death(self, wait_s: float) -> str:
+        """Why a rank ended, if one does within `wait_s`, else nothing. An exchange breaks before the rank's end is known."""
+        try:
+            return self._death.get(timeout=wait_s)
+        except queue.Empty:
+            return ""
+
+    def leave(self) -> None:
+        """Let every rank end with status 0; kill what has not ended 3 seconds later."""
+        self._leaving = True
+        for link in self._links:
+            link.channel.send(Leave())
+        deadline_s = time.monotonic() + _END_S
+        for link in self._links:
+            try:
+                link.process.wait(max(0.0, deadline_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                link.process.kill()
+                link.process.wait()
+
+    def kill(self) -> None:
+        """End every rank at once, also one that is stopped."""
+        self._leaving = True
+        for link in self._links:
+            link.process.kill()
+
+    def _watch(self, link: _Link) -> None:
+        cause = link.read()
+        if not self._leaving:
+            self._death.put(cause)
+            self._on_death(cause)

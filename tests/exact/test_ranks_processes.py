@@ -1,0 +1,265 @@
+"""Two rank processes on the embedded checkpoint: same request, same tokens, same state; an end or a hang of either is named, and soon."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from lockstep.channel.child import ChildChannel
+from lockstep.channel.client import EngineClient
+from lockstep.config.serving import ServingOptions
+from lockstep.core.errors import EngineDied
+from lockstep.core.messages import Failed
+from lockstep.core.rank_messages import Begin
+from lockstep.core.types import EngineRequest, Sampling
+
+ROOT = Path(__file__).parents[2]
+MODEL = ROOT / "embedded"
+GREEDY, SAMPLED = Sampling(temperature=0.0), Sampling(temperature=0.9, top_k=50, top_p=0.95, min_p=0.01, seed=11)
+LENGTHS = (1, 64, 65, 200)
+BASE = ["--model", str(MODEL), "--context", "1024", "--state-hashes", "--ranks", "2"]
+DRAFTERS = {
+    "none": ["--drafter", "none"],
+    "MTP by measured cost": ["--drafter", "mtp", "--draft-policy", "cost3"],
+    "block": ["--drafter", str(MODEL / "drafter")],
+}
+
+Answer = tuple[tuple[int, ...], str | None]
+
+
+@asynccontextmanager
+async def engine(*flags: str, stall_limit_s: float | None = None) -> AsyncIterator[EngineClient]:
+    client = EngineClient([sys.executable, "-m", "lockstep", "engine", *BASE, *flags], stall_limit_s)
+    await client.start()
+    await client.wait_ready()
+    try:
+        yield client
+    finally:
+        await client.shutdown(0.0)
+
+
+def serve(scenario: Callable[[EngineClient], Awaitable[object]], *flags: str, stall_limit_s: float | None = None) -> object:
+    async def run() -> object:
+        async with engine(*flags, stall_limit_s=stall_limit_s) as client:
+            return await scenario(client)
+
+    return asyncio.run(run())
+
+
+def request(name: str, length: int, sampling: Sampling, max_tokens: int = 16) -> EngineRequest:
+    return EngineRequest(name, tuple((7 * at + 3 * length) % 90 for at in range(length)), sampling, max_tokens)
+
+
+async def ask(client: EngineClient, wanted: EngineRequest) -> Answer:
+    tokens: list[int] = []
+    state = None
+    async for event in client.submit(wanted):
+        tokens += event.token_ids
+        state = event.state_hash
+    return tuple(tokens), state
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def other_rank(client: EngineClient) -> int:
+    """Process id of rank 1."""
+    assert client.pid is not None
+    (rank,) = [pid for pid in children(client.pid) if b"--rank" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return rank
+
+
+async def ended(client: EngineClient) -> None:
+    while not client.cause:  # noqa: ASYNC110 - the client tells streams only, and an idle one has none
+        await asyncio.sleep(0.02)
+
+
+def gone_within(pid: int, limit_s: float) -> bool:
+    until = time.monotonic() + limit_s
+    while time.monotonic() < until:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _package_on_the_path():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT / "engine"))
+        yield
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[tuple[int, Sampling], Answer]:
+    """Every request by itself on two ranks, one after the other, never drafted."""
+
+    async def scenario(client: EngineClient) -> dict[tuple[int, Sampling], Answer]:
+        return {(n, s): await ask(client, request(f"{n}-{s.temperature}", n, s)) for n in LENGTHS for s in (GREEDY, SAMPLED)}
+
+    answers = serve(scenario, "--parallel", "1", *DRAFTERS["none"])
+    assert isinstance(answers, dict)
+    assert all(len(tokens) == 16 and state for tokens, state in answers.values())
+    return answers
+
+
+@pytest.mark.parametrize("drafter", list(DRAFTERS))
+def test_together_drafted_and_in_slices_equals_alone_and_serial(alone, drafter: str):
+    async def scenario(client: EngineClient) -> None:
+        names = [request(f"{n}-{sampling.temperature}", n, sampling) for n in LENGTHS for sampling in (GREEDY, SAMPLED)]
+        answers = await asyncio.gather(*(ask(client, wanted) for wanted in names))
+        assert answers == [alone[len(wanted.prompt_ids), wanted.sampling] for wanted in names]
+        assert client.snapshot is not None
+        assert drafter != "block" or client.snapshot.drafted_tokens_total > 0
+
+    serve(scenario, "--parallel", "4", "--prompt-slice", "64", *DRAFTERS[drafter])
+
+
+@pytest.mark.parametrize("busy", [True, False], ids=["in a step", "idle"])
+def test_a_killed_rank_ends_the_engine_and_is_named(busy: bool):
+    async def scenario(client: EngineClient) -> float:
+        stream = client.submit(request("doomed", 5, GREEDY, max_tokens=900))
+        if busy:
+            await anext(stream)
+        killed_s = time.monotonic()
+        os.kill(other_rank(client), signal.SIGKILL)
+        await asyncio.wait_for(ended(client), 10)
+        if busy:
+            with pytest.raises(EngineDied, match=r"^rank 1 ended by signal 9 \(SIGKILL\)$"):
+                async for _ in stream:
+                    pass
+        assert client.cause == "rank 1 ended by signal 9 (SIGKILL)"
+        return time.monotonic() - killed_s
+
+    took_s = serve(scenario)
+    assert isinstance(took_s, float)
+    assert took_s < 10
+
+
+def test_a_killed_rank_0_takes_the_other_with_it():
+    async def scenario(client: EngineClient) -> int:
+        stream = client.submit(request("doomed", 5, GREEDY, max_tokens=900))
+        await anext(stream)
+        other = other_rank(client)
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGKILL)
+        with pytest.raises(EngineDied, match=r"engine process ended by signal 9 \(SIGKILL\)"):
+            async for _ in stream:
+                pass
+        return other
+
+    other = serve(scenario)
+    assert isinstance(other, int)
+    assert gone_within(other, 10)
+
+
+def test_a_rank_that_hangs_trips_the_watchdog():
+    async def scenario(client: EngineClient) -> int:
+        stream = client.submit(request("doomed", 5, GREEDY, max_tokens=900))
+        await anext(stream)
+        other = other_rank(client)
+        os.kill(other, signal.SIGSTOP)
+        with pytest.raises(EngineDied, match=r"^step \d+ did not end within 2 s \(--step-timeout\): a rank hangs or is too slow$"):
+            async for _ in stream:
+                pass
+        return other
+
+    other = serve(scenario, "--step-timeout", "2")
+    assert isinstance(other, int)
+    assert gone_within(other, 10)
+
+
+def test_a_rank_0_that_hangs_is_ended_by_the_front():
+    async def scenario(client: EngineClient) -> int:
+        stream = client.submit(request("doomed", 5, GREEDY, max_tokens=900))
+        await anext(stream)
+        other = other_rank(client)
+        assert client.pid is not None
+        os.kill(client.pid, signal.SIGSTOP)
+        with pytest.raises(EngineDied, match=r"engine process was not heard for 2\.5 s while it had work; it was ended"):
+            async for _ in stream:
+                pass
+        return other
+
+    other = serve(scenario, stall_limit_s=2.5)
+    assert isinstance(other, int)
+    assert gone_within(other, 10)
+
+
+def test_a_shutdown_ends_both_ranks_with_status_0():
+    async def scenario(client: EngineClient) -> int:
+        other = other_rank(client)
+        await client.shutdown(5.0)
+        assert client.cause == "engine process ended with exit status 0"
+        return other
+
+    other = serve(scenario)
+    assert isinstance(other, int)
+    assert gone_within(other, 1)
+
+
+def test_ranks_listen_on_the_loopback_address_only():
+    async def scenario(client: EngineClient) -> None:
+        for pid in (client.pid, other_rank(client)):
+            addresses = listening_addresses(pid)
+            assert addresses
+            assert addresses <= {"0100007F", "00000000000000000000000001000000"}
+
+    serve(scenario)
+
+
+def listening_addresses(pid: int | None) -> set[str]:
+    """Addresses, in the kernel's hexadecimal, that a process accepts TCP connections at."""
+    tables = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    listening = {f"socket:[{row[9]}]": row[1].split(":")[0] for row in tables if row[3] == "0A"}
+    links = {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()}
+    return {listening[link] for link in links & listening.keys()}
+
+
+def test_a_rank_with_other_settings_refuses_and_names_them():
+    ours, theirs = socket.socketpair()
+    with theirs:
+        flags = ["--channel-fd", str(theirs.fileno()), "--rank", "1"]
+        command = [sys.executable, "-m", "lockstep", "engine", *BASE, "--parallel", "2", *flags]
+        rank = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+    channel = ChildChannel(ours)
+    channel.send(Begin(1, {"parallel": "3"}))
+    said = []
+    while not channel.closed:
+        said += channel.pending(0.1)
+    assert rank.wait(20) == 6
+    (last,) = said
+    assert isinstance(last, Failed)
+    assert "rank 1 has other settings than rank 0 (" in last.cause
+    assert "parallel: 2 here, 3 on rank 0" in last.cause
+
+
+def test_a_checkpoint_that_cannot_be_loaded_is_named_once(tmp_path: Path):
+    async def run() -> str:
+        client = EngineClient([sys.executable, "-m", "lockstep", "engine", "--model", str(tmp_path), "--ranks", "2"])
+        await client.start()
+        with pytest.raises(EngineDied) as caught:
+            await client.wait_ready()
+        return str(caught.value)
+
+    assert "config.json" in asyncio.run(run())
+
+
+def test_the_command_line_knows_ranks_and_the_timeout():
+    options = ServingOptions.from_argv(["--model", "m", "--ranks", "2", "--step-timeout", "9"])
+    assert (options.ranks, options.step_timeout) == (2, 9)
+    assert ServingOptions.from_argv(options.to_argv()) == options
