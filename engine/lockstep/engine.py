@@ -33,6 +33,7 @@ from lockstep.layers.exchange import ALONE, Exchange
 from lockstep.loop import EngineLoop
 from lockstep.model.glm import MAX_STEP_ROWS, GlmModel
 from lockstep.run.exchange import listen, meet, part_ways
+from lockstep.run.measure import measure_steps
 from lockstep.run.placement import place_rank
 from lockstep.run.ranks import Ranks
 from lockstep.run.runner import Runner
@@ -237,7 +238,10 @@ def load(options: ServingOptions, progress: Callable[[str, float], None], exchan
     slots = StateSlots(text, options.parallel, device, dtype, share=exchange.share)
     vocabulary = _used_vocabulary(options, text.vocab_size)
     drafting = load_drafting(options, Surroundings(checkpoint, model, vocabulary, pool.pages, options.parallel))
-    return Loaded(Runner(model, pool, slots, vocabulary, drafting.drafter), drafting.max_drafts, checkpoint.config, _digest(options))
+    runner = Runner(model, pool, slots, vocabulary, drafting.drafter)
+    if drafting.unknown_costs:
+        measure_steps(model, drafting.unknown_costs)
+    return Loaded(runner, drafting.max_drafts, checkpoint.config, _digest(options))
 
 
 def _used_vocabulary(options: ServingOptions, rows: int) -> int:

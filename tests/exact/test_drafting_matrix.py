@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.fixtures.drafters import CopyOfTranscript, CorruptedOracle, RandomDrafter
-from tests.fixtures.house import House, Reply, Tally
 from tokenizers import Tokenizer
 
+from fixtures.drafters import CopyOfTranscript, CorruptedOracle, RandomDrafter
+from fixtures.house import House, Reply, Tally
 from lockstep.config.serving import ServingOptions
 from lockstep.core.types import EngineRequest, Sampling
 from lockstep.draft import copy

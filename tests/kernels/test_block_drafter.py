@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.fixtures.drafter_oracle import OracleDrafter
 
+from fixtures.drafter_oracle import OracleDrafter
 from lockstep.cache import Sequence
 from lockstep.config.drafter import DrafterConfig
 from lockstep.core.types import EngineRequest, Sampling

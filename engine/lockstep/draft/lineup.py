@@ -52,14 +52,16 @@ class Lineup(Drafter):
             limited = [Ask(asks[at].stream, min(asks[at].limit, self._policy.most)) for at in open_places]
             began = time.perf_counter()
             found = self._neural.propose(limited)
-            self._costs.observe_drafting(time.perf_counter() - began)
+            if self._policy.by_cost:
+                self._costs.observe_drafting(time.perf_counter() - began)
             copied_rows = sum(len(proposal.tokens) + 1 for proposal in drafts if proposal.tokens)
             for at, proposal, keep in zip(open_places, found, self._depths(found, copied_rows), strict=True):
                 drafts[at] = Proposal(proposal.tokens[:keep], proposal.chances[:keep])
         return drafts
 
     def timed(self, rows: int, seconds: float) -> None:
-        self._costs.observe(rows, seconds)
+        if self._policy.by_cost:
+            self._costs.observe(rows, seconds)
 
     def _copy(self, ask: Ask) -> Proposal:
         index = self._copies.get(ask.stream.request.id)
