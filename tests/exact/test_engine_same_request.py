@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,20 @@ def test_staggered_arrivals_and_cancels_next_door_change_nothing(alone):
     serve(scenario, "--parallel", "3", "--prompt-slice", "64")
 
 
+@pytest.mark.parametrize("flags", [("mtp",), (str(ROOT / "embedded" / "drafter"), "--draft-policy", "cost7:noisy")])
+def test_an_engine_that_drafts_gives_the_same_replies_and_counts_its_drafts(alone, flags: tuple[str, ...]):
+    async def scenario(client: EngineClient) -> None:
+        for sampling in (GREEDY, SAMPLED):
+            names = [replace(request(f"{n}-{copy}", n, sampling), draft=copy == 0) for copy in range(2) for n in LENGTHS]
+            answers = await asyncio.gather(*(ask(client, wanted) for wanted in names))
+            assert answers == [alone[len(wanted.prompt_ids), sampling] for wanted in names]
+        await asyncio.sleep(1.0)
+        assert client.snapshot is not None
+        assert 0 < client.snapshot.accepted_tokens_total < client.snapshot.drafted_tokens_total
+
+    serve(scenario, "--parallel", "4", "--drafter", *flags)
+
+
 def test_sixteen_requests_share_four_slots_and_all_finish():
     async def scenario(client: EngineClient) -> None:
         answers = await asyncio.gather(*(ask(client, request(f"q{n}", n + 1, GREEDY, max_tokens=5)) for n in range(16)))
@@ -167,3 +182,21 @@ def test_a_folder_that_is_no_checkpoint_is_named(tmp_path: Path):
         return str(caught.value)
 
     assert f"engine cannot load {tmp_path}" in asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--drafter", "mtp", "--draft-policy", "fnc7:0.3"], "a word of the drafter in use"),
+        (["--drafter", str(ROOT / "nowhere")], "nowhere"),
+    ],
+)
+def test_a_drafter_that_cannot_be_used_is_named(flags: list[str], words: str):
+    async def run() -> str:
+        client = EngineClient(command(*flags))
+        await client.start()
+        with pytest.raises(EngineDied) as caught:
+            await client.wait_ready()
+        return str(caught.value)
+
+    assert words in asyncio.run(run())

@@ -75,8 +75,20 @@ def test_the_index_grows_token_by_token_as_at_once():
 def test_a_failed_copy_halves_the_next_and_a_full_one_doubles_it():
     one = index(list(range(100)), list(range(10, 18)))
     lengths = []
-    for drafted, accepted in ((15, 14), (7, 0), (3, 0), (1, 0), (1, 1), (2, 2), (4, 4), (8, 8), (15, 15)):
-        assert len(one.propose(31)) == drafted
-        one.settle(drafted, accepted)
-        lengths.append(one.length)
-    assert lengths == [7, 3, 1, 1, 2, 4, 8, 15, 15]
+    for right in (14, 0, 0, 0, 1, 2, 4, 8, 15):
+        proposed = one.propose(31)
+        one.settle([*proposed[:right], 999][:15] if right < len(proposed) else [*proposed, 999])
+        lengths.append((len(proposed), one.length))
+    assert lengths == [(15, 7), (7, 3), (3, 1), (1, 1), (1, 2), (2, 4), (4, 8), (8, 15), (15, 15)]
+
+
+def test_a_copy_nobody_used_is_judged_by_what_followed():
+    one = index(list(range(100)), list(range(10, 18)))
+    one.propose(31)
+    one.settle([18])
+    assert one.length == LONGEST_COPY
+    one.propose(31)
+    one.settle([77])
+    assert one.length == LONGEST_COPY // 2
+    one.settle([77])
+    assert one.length == LONGEST_COPY // 2, "one proposal is judged once"

@@ -5,7 +5,7 @@ Source: prompt lookup decoding; lengths and the guard against loops are this eng
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 PROMPT_GRAM = 8
 REPLY_GRAM = 16
@@ -16,12 +16,13 @@ LOOK_BACK = 1 << 16
 class CopyIndex:
     """Places of n-grams in prompt and reply. A place inside the reply must agree on 16 tokens, since loops agree on few; else on 8.
 
-    `longest` tokens at most are proposed; a copy that fails halves the next one, a copy that holds in full doubles it.
+    `longest` tokens at most are proposed; a copy that fails halves the next one, a copy that holds as far as one can tell doubles it.
     """
 
     def __init__(self, prompt_tokens: int, longest: int = LONGEST_COPY) -> None:
         self._prompt_tokens, self._longest = prompt_tokens, longest
         self._length = longest
+        self._open: tuple[int, ...] = ()
         self._tokens: list[int] = []
         self._in_prompt: dict[int, int] = {}
         self._in_reply: dict[int, int] = {}
@@ -48,17 +49,23 @@ class CopyIndex:
         known = self._tokens
         place = self._place()
         if place is None:
+            self._open = ()
             return ()
         # A place so near that its continuation runs into the present goes on with the copy itself.
         period = len(known) - place
-        return tuple(known[place + at % period] for at in range(min(limit, self._length)))
+        self._open = tuple(known[place + at % period] for at in range(min(limit, self._length)))
+        return self._open
 
-    def settle(self, drafted: int, accepted: int) -> None:
-        """Learn what became of the last copy."""
-        if accepted < drafted:
+    def settle(self, following: Sequence[int]) -> None:
+        """Learn what followed the last proposal, whether or not it was used."""
+        if not self._open:
+            return
+        seen = min(len(self._open), len(following))
+        if tuple(following[:seen]) != self._open[:seen]:
             self._length = max(1, self._length // 2)
         else:
             self._length = min(self._longest, 2 * self._length)
+        self._open = ()
 
     def _place(self) -> int | None:
         known = self._tokens

@@ -1,4 +1,4 @@
-"""Copy drafts first, a neural drafter where there is nothing to copy, and a policy that cuts the neural drafts.
+"""Copy drafts first, a neural drafter where there is nothing to copy or copies failed lately, and a policy that cuts the neural drafts.
 
 Knows neither drafter's insides.
 """
@@ -20,7 +20,6 @@ class Lineup(Drafter):
         self.taps = neural.taps
         self._neural, self._policy, self._copy_tokens, self._costs = neural, policy, copy_tokens, costs
         self._copies: dict[str, CopyIndex] = {}
-        self._copied: dict[str, int] = {}
 
     def admit(self, stream: Stream) -> None:
         if self._copy_tokens:
@@ -30,19 +29,14 @@ class Lineup(Drafter):
 
     def release(self, stream: Stream) -> None:
         self._copies.pop(stream.request.id, None)
-        self._copied.pop(stream.request.id, None)
         self._neural.release(stream)
 
     def absorb(self, kept: list[Kept]) -> None:
         for rows in kept:
-            name = rows.stream.request.id
-            index = self._copies.get(name)
-            if index is None:
-                continue
-            drafted = self._copied.pop(name, 0)
-            if drafted:
-                index.settle(drafted, len(rows.following) - 1)
-            index.extend(rows.following)
+            index = self._copies.get(rows.stream.request.id)
+            if index is not None:
+                index.settle(rows.following)
+                index.extend(rows.following)
         self._neural.absorb(kept)
 
     def propose(self, asks: list[Ask]) -> list[Proposal]:
@@ -64,11 +58,13 @@ class Lineup(Drafter):
             self._costs.observe(rows, seconds)
 
     def _copy(self, ask: Ask) -> Proposal:
+        """A copy, unless failures have made copies no longer than what the neural drafter may guess."""
         index = self._copies.get(ask.stream.request.id)
-        tokens = index.propose(ask.limit) if index else ()
-        if tokens:
-            self._copied[ask.stream.request.id] = len(tokens)
-        return Proposal(tokens)
+        if index is None:
+            return Proposal()
+        trusted = index.length > self._policy.most
+        tokens = index.propose(ask.limit)
+        return Proposal(tokens if trusted else ())
 
     def _depths(self, found: list[Proposal], other_rows: int) -> list[int]:
         if self._policy.by_cost:
