@@ -10,13 +10,17 @@ from starlette.responses import Response
 from lockstep.server.body import read_model
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import ChatCompletion, inference_route
-from lockstep.server.generation import Generation, engine_request, tokenised
+from lockstep.server.errors import bad_request
+from lockstep.server.generation import Generation, engine_request, prompt_digest, tokenised
 from lockstep.server.replies import Choice, reply_events, whole_reply
-from lockstep.server.schema import ChatBody, ChatMessage, ThinkingBody
+from lockstep.server.schema import ChatBody, ChatMessage, TokenizeBody
 from lockstep.server.stream import EventStream, unless_client_leaves
+from lockstep.text.errors import TextError
 from lockstep.text.reply import Delta, ReplyText
 from lockstep.text.template import Prompt
 from lockstep.text.thinking import choose_thinking
+from lockstep.text.tools import ToolCall, Tools
+from lockstep.text.toolset import Toolset
 
 router = APIRouter(tags=["chat"])
 
@@ -31,23 +35,36 @@ async def chat_completions(request: Request) -> Response:
     prompt = await chat_prompt(site, body, body.messages, site.context)
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
     engine = engine_request(site, body, prompt.ids, "chatcmpl", "messages", wanted)
-    generation = Generation(site, engine, ReplyText(site.tokenizer, body.stop or (), prompt.in_reasoning), "chat", "messages")
+    text = ReplyText(site.tokenizer, body.stop or (), prompt.in_reasoning, tools=_tools(site, body, prompt))
+    generation = Generation(site, engine, text, "chat", "messages")
     if body.stream:
         return EventStream(reply_events(generation, ChatDialect(), site.options.name, body))
     return await unless_client_leaves(request, whole_reply(generation, ChatDialect(), site.options.name, body))
 
 
 async def chat_prompt(
-    site: Deployment, body: ThinkingBody, messages: list[ChatMessage], limit: int, add_generation_prompt: bool = True
+    site: Deployment, body: ChatBody | TokenizeBody, messages: list[ChatMessage], limit: int, add_generation_prompt: bool = True
 ) -> Prompt:
     """The ids a conversation becomes; the one way to them, for replies and for `/tokenize`. Raises ApiError 400 far past `limit` tokens."""
     thinking = choose_thinking(site.thinking, body.thinking_switch, body.effort)
     plain = [message.model_dump(exclude_none=True) for message in messages]
 
     def render() -> Prompt:
-        return site.template.prompt(plain, thinking, body.clear_thinking, add_generation_prompt, limit)
+        return site.template.prompt(plain, thinking, body.clear_thinking, add_generation_prompt, limit, body.offered_tools)
 
-    return await tokenised(render, _characters(messages), "messages", site.context)
+    characters = _characters(messages) + sum(len(str(tool)) for tool in body.offered_tools)
+    return await tokenised(render, characters, "messages", site.context)
+
+
+def _tools(site: Deployment, body: ChatBody, prompt: Prompt) -> Tools | None:
+    """What the reply may call. Raises ApiError 400 for a checkpoint that cannot."""
+    if not body.offered_tools:
+        return None
+    try:
+        key = prompt_digest(prompt.ids).hex()
+        return Tools.of(site.tokenizer, Toolset(body.offered_tools), body.parallel_tool_calls is not False, key)
+    except TextError as error:
+        raise bad_request(f"{error}.", "tools") from None
 
 
 def _characters(messages: list[ChatMessage]) -> int:
@@ -56,12 +73,16 @@ def _characters(messages: list[ChatMessage]) -> int:
     for message in messages:
         parts = message.content if isinstance(message.content, list) else []
         total += len(message.content or "") + sum(len(part.text) for part in parts) + len(message.reasoning_content or "")
-        total += sum(len(str(call.function.arguments)) for call in message.tool_calls or [])
+        total += sum(len(str(call)) for call in message.tool_calls or [])
     return total
 
 
+def _call(call: ToolCall) -> dict[str, Any]:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
 class ChatDialect:
-    """Messages and deltas."""
+    """Messages and deltas. A call is one delta, whole."""
 
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
@@ -71,15 +92,21 @@ class ChatDialect:
 
     def pieces(self, delta: Delta) -> list[Choice]:
         named = (("reasoning_content", delta.reasoning), ("content", delta.content))
-        return [self._chunk({name: text}) for name, text in named if text]
+        texts = [self._chunk({name: text}) for name, text in named if text]
+        return texts + [self._chunk({"tool_calls": [{"index": call.index} | _call(call)]}) for call in delta.calls]
+
+    def idle(self) -> Choice:
+        return self._chunk({})
 
     def closing(self, reason: str) -> Choice:
         return self._chunk({}, reason)
 
     def whole(self, delta: Delta, reason: str) -> Choice:
-        message = {"role": "assistant", "content": delta.content}
+        message: dict[str, Any] = {"role": "assistant", "content": delta.content or (None if delta.calls else "")}
         if delta.reasoning:
             message["reasoning_content"] = delta.reasoning
+        if delta.calls:
+            message["tool_calls"] = [_call(call) for call in delta.calls]
         return {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
 
     def _chunk(self, delta: dict[str, Any], reason: str | None = None) -> Choice:

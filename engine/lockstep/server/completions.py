@@ -51,6 +51,9 @@ class TextDialect:
     def pieces(self, delta: Delta) -> list[Choice]:
         return [self._choice(delta.content)] if delta.content else []
 
+    def idle(self) -> Choice:
+        return self._choice("")
+
     def closing(self, reason: str) -> Choice:
         return self._choice("", reason)
 

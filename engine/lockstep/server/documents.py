@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 FinishReason = Literal["stop", "length"]
+ChatFinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class ErrorDetail(BaseModel):
@@ -54,17 +55,33 @@ class Figures(BaseModel):
     token_ids: list[int] | None = None
 
 
+class CalledFunction(BaseModel):
+    """`arguments`: JSON text of an object."""
+
+    name: str
+    arguments: str
+
+
+class CallReply(BaseModel):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
 class ReplyMessage(BaseModel):
+    """`content` is null if the reply holds calls only."""
+
     role: Literal["assistant"]
-    content: str
+    content: str | None
     reasoning_content: str | None = None
+    tool_calls: list[CallReply] | None = None
 
 
 class ChatChoice(BaseModel):
     index: int
     message: ReplyMessage
     logprobs: None
-    finish_reason: FinishReason
+    finish_reason: ChatFinishReason
 
 
 class TextChoice(BaseModel):

@@ -90,7 +90,7 @@ def engine_request(
 def sampling(site: Deployment, body: GenerationBody, prompt_ids: Sequence[int]) -> Sampling:
     """Sampling settings: the request's, then the checkpoint's, top_k 20. The default seed is a function of the prompt."""
     temperature = site.generation.temperature if body.temperature is None else body.temperature
-    seed = _prompt_seed(prompt_ids) if body.seed is None else body.seed % (1 << 64)
+    seed = int.from_bytes(prompt_digest(prompt_ids), "big") if body.seed is None else body.seed % (1 << 64)
     return Sampling(
         temperature=0.0 if temperature <= GREEDY_BELOW else temperature,
         top_k=TOP_K if body.top_k is None else max(body.top_k, 0),
@@ -100,9 +100,10 @@ def sampling(site: Deployment, body: GenerationBody, prompt_ids: Sequence[int]) 
     )
 
 
-def _prompt_seed(prompt_ids: Sequence[int]) -> int:
+def prompt_digest(prompt_ids: Sequence[int]) -> bytes:
+    """Eight bytes that stand for a prompt."""
     packed = struct.pack(f"<{len(prompt_ids)}I", *prompt_ids)
-    return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "big")
+    return hashlib.blake2b(packed, digest_size=8).digest()
 
 
 class Generation:
@@ -136,7 +137,7 @@ class Generation:
                     delta = self._take(event)
                     if event.token_ids:
                         yield delta
-            if tail := self.text.finish():
+            if tail := self._finish():
                 yield tail
             status = "200"
         except (EngineRejected, EngineDied) as error:
@@ -154,15 +155,24 @@ class Generation:
             self._record(status)
 
     def _take(self, event: RoundEvent) -> Delta:
-        was_stopped = self.text.stopped is not None
+        had_ended = self.text.has_ended
         delta = self.text.feed(event.token_ids)
-        if event.token_ids and not was_stopped:
+        if event.token_ids and not had_ended:
             self._time(len(event.token_ids))
-        if self.text.stopped is not None and not was_stopped and event.finish is None:
+        if self.text.has_ended and not had_ended and event.finish is None:
             self._site.engine.cancel(self.request.id)
         if event.finish is not None:
             self._end(event)
         return delta
+
+    def _finish(self) -> Delta:
+        """What was held back; only then is it known whether the reply ended on a call or on a stop string."""
+        tail = self.text.finish(is_cut=self.finish_reason == FinishReason.LENGTH)
+        if self.text.stopped is not None:
+            self.finish_reason = "stop"
+        if self.text.calls and self.finish_reason == FinishReason.STOP:
+            self.finish_reason = "tool_calls"
+        return tail
 
     def _time(self, tokens: int) -> None:
         now = time.monotonic()
@@ -176,7 +186,7 @@ class Generation:
     def _end(self, event: RoundEvent) -> None:
         self._engine_usage = event.usage or self._engine_usage
         self._state_hash = event.state_hash
-        if self.text.stopped is not None:
+        if self.text.has_ended:
             self.finish_reason = "stop"
             return
         match event.finish:

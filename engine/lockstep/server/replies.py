@@ -12,9 +12,11 @@ from fastapi.responses import JSONResponse
 from lockstep.server.generation import Generation
 from lockstep.server.schema import GenerationBody
 from lockstep.server.stream import DONE, sse
-from lockstep.text.reply import Delta
+from lockstep.text.reply import Delta, joined
 
 Choice = dict[str, Any]
+# Some clients drop comments when they time chunks, so a call under way shows as deltas that say nothing.
+IN_CALL_EVENT_S = 2.0
 
 
 class Dialect(Protocol):
@@ -31,6 +33,10 @@ class Dialect(Protocol):
         """Choices of the chunks of one delta."""
         ...
 
+    def idle(self) -> Choice:
+        """Choice of a chunk that says nothing."""
+        ...
+
     def closing(self, reason: str) -> Choice:
         """Choice of the finish chunk."""
         ...
@@ -43,12 +49,9 @@ class Dialect(Protocol):
 async def whole_reply(generation: Generation, dialect: Dialect, model: str, body: GenerationBody) -> JSONResponse:
     """The joined stream in one object."""
     head = _head(generation, dialect.whole_object, model)
-    reasoning, content = [], []
     async with aclosing(generation.deltas()) as deltas:
-        async for delta in deltas:
-            reasoning.append(delta.reasoning)
-            content.append(delta.content)
-    choice = dialect.whole(Delta("".join(reasoning), "".join(content)), generation.finish_reason)
+        reply = joined([delta async for delta in deltas])
+    choice = dialect.whole(reply, generation.finish_reason)
     return JSONResponse(
         head | {"choices": [choice], "usage": generation.usage(), "lockstep": generation.figures(bool(body.return_token_ids))}
     )
@@ -58,11 +61,15 @@ async def reply_events(generation: Generation, dialect: Dialect, model: str, bod
     """Server-sent events of one reply, one item a round. The opening chunk goes out with the first token, never before."""
     head = _head(generation, dialect.chunk_object, model)
     opening = dialect.opening()
+    said_s = time.monotonic()
     async with aclosing(generation.deltas()) as deltas:
         async for delta in deltas:
             choices = [*opening, *dialect.pieces(delta)]
             opening = []
+            if not choices and generation.text.in_call and time.monotonic() - said_s >= IN_CALL_EVENT_S:
+                choices = [dialect.idle()]
             if choices:
+                said_s = time.monotonic()
                 extra = {"usage": generation.usage()} if body.continuous_usage else {}
                 yield b"".join(sse(head | {"choices": [choice]} | extra) for choice in choices)
     closing = {"choices": [dialect.closing(generation.finish_reason)], "lockstep": generation.figures(bool(body.return_token_ids))}

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StringConstraints, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
+from lockstep.server.toolform import ToolChoice, ToolList
 from lockstep.server.unsupported import UNSUPPORTED, refuse_unsupported
 
 INT64 = 1 << 63
@@ -111,26 +112,6 @@ class TextPart(BaseModel):
     text: str
 
 
-class CallFunction(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore")
-    name: str
-    arguments: str | dict[str, Any] | None = None
-
-    @field_validator("arguments", mode="before")
-    @classmethod
-    def _arguments(cls, value: Any) -> Any:
-        if value is not None and not isinstance(value, str | dict):
-            raise _fault("a JSON object or a string that holds one")
-        return value
-
-
-class PastCall(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore")
-    id: str | None = None
-    type: Literal["function"] = "function"
-    function: CallFunction
-
-
 def _content(value: Any) -> Any:
     if isinstance(value, list):
         for place, part in enumerate(value):
@@ -150,12 +131,12 @@ class ChatMessage(BaseModel):
     content: Annotated[str | list[TextPart] | None, BeforeValidator(_content)] = None
     reasoning_content: str | None = Field(None, description="Earlier reasoning of an assistant turn.")
     reasoning: str | None = None
-    tool_calls: list[PastCall] | None = None
+    tool_calls: list[Any] | None = Field(None, description="Earlier calls. One that no tool could have got is left out with its result.")
     tool_call_id: str | None = None
 
     @model_validator(mode="after")
-    def _only_assistants_may_be_silent(self) -> ChatMessage:
-        if self.content is None and self.role != "assistant":
+    def _who_may_be_silent(self) -> ChatMessage:
+        if self.content is None and self.role not in ("assistant", "tool"):
             raise _fault(f"`content` in a message of role {self.role}: a string or a list of text parts")
         return self
 
@@ -186,7 +167,20 @@ class ThinkingBody(Body):
         return self.chat_template_kwargs.clear_thinking if self.chat_template_kwargs else None
 
 
-class ChatBody(GenerationBody, ThinkingBody):
+class ToolsBody(Body):
+    """What decides about tools."""
+
+    tools: ToolList = None
+    tool_choice: ToolChoice = None
+    parallel_tool_calls: StrictBool | None = Field(None, description="false ends the reply behind its first call.")
+
+    @property
+    def offered_tools(self) -> list[dict[str, Any]]:
+        """Tools the prompt shows and the reply may call."""
+        return [] if self.tool_choice == "none" else self.tools or []
+
+
+class ChatBody(GenerationBody, ThinkingBody, ToolsBody):
     """`POST /v1/chat/completions`."""
 
     messages: Messages
@@ -216,7 +210,7 @@ class CompletionBody(GenerationBody):
     ]
 
 
-class TokenizeBody(ThinkingBody):
+class TokenizeBody(ThinkingBody, ToolsBody):
     """`POST /tokenize`: one of `prompt` and `messages`."""
 
     model: str | None = None

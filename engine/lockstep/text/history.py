@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Sequence
 from typing import Any
+
+from lockstep.text.toolset import strict_json
 
 THINK_CLOSE = "</think>"
 THINK_OPEN = "<think>"
 
 Message = dict[str, Any]
 
+log = logging.getLogger("lockstep.text")
+
 
 def normalise(messages: Sequence[Message]) -> list[Message]:
     """Messages with null content as "", `developer` as `system`, call arguments as objects, reasoning in its own field.
 
-    A past call whose arguments are no JSON object is left out together with its result: one bad call must not end a session.
+    A past call that is no call of a function, or whose arguments are no JSON object, is left out together with its result: one
+    bad call must not end a session.
     """
-    shaped = [_shape(message) for message in messages]
+    kept: list[Message] = []
     dropped: set[str] = set()
-    for message in shaped:
-        message["tool_calls"] = _usable_calls(message.get("tool_calls") or [], dropped)
-        if not message["tool_calls"]:
-            del message["tool_calls"]
-    return [message for message in shaped if message["role"] != "tool" or message.get("tool_call_id") not in dropped]
+    for message in map(_shape, messages):
+        if message["role"] == "assistant":
+            calls, dropped = _usable_calls(message.pop("tool_calls", ()))
+            kept.append(message | ({"tool_calls": calls} if calls else {}))
+        elif message["role"] != "tool" or message.get("tool_call_id") not in dropped:
+            kept.append(message)
+    return kept
 
 
 def _shape(message: Message) -> Message:
@@ -53,15 +60,20 @@ def _lift_reasoning(message: Message) -> None:
         del message["reasoning_content"]
 
 
-def _usable_calls(calls: Sequence[Message], dropped: set[str]) -> list[Message]:
-    usable = []
+def _usable_calls(calls: Sequence[Any]) -> tuple[list[Message], set[str]]:
+    """Calls a template can print, and the ids of the others. An id that both have names results of the usable one."""
+    usable: list[Message] = []
+    dropped: set[str] = set()
     for call in calls:
-        arguments = _arguments(call["function"].get("arguments"))
-        if arguments is None:
-            dropped.add(call.get("id") or "")
+        call = call if isinstance(call, dict) else {}
+        function = call["function"] if isinstance(call.get("function"), dict) else {}
+        name, arguments = function.get("name"), _arguments(function.get("arguments"))
+        if isinstance(name, str) and name and arguments is not None:
+            usable.append({**call, "function": {"name": name, "arguments": arguments}})
         else:
-            usable.append({**call, "function": {**call["function"], "arguments": arguments}})
-    return usable
+            log.warning("an earlier call that is no call of a function with an object of arguments was left out of a prompt")
+            dropped.add(str(call.get("id")))
+    return usable, dropped - {str(call.get("id")) for call in usable}
 
 
 def _arguments(value: Any) -> dict[str, Any] | None:
@@ -70,7 +82,7 @@ def _arguments(value: Any) -> dict[str, Any] | None:
         return {}
     if isinstance(value, str):
         try:
-            value = json.loads(value)
-        except (ValueError, RecursionError):
+            value = strict_json(value)
+        except ValueError:
             return None
     return value if isinstance(value, dict) else None

@@ -63,15 +63,18 @@ class ChatTemplate:
         clear_thinking: bool | None = None,
         add_generation_prompt: bool = True,
         limit: int | None = None,
+        tools: Sequence[dict[str, Any]] = (),
     ) -> Prompt:
         """Ids of a conversation. Raises TextError if the template refuses it or the text is no Unicode, TooManyTokens far past `limit`.
 
-        `messages` are validated messages of the OpenAI form. Thinking off is not a state the published template has: the effort
+        `messages` and `tools` are validated and of the OpenAI form. Thinking off is not a state the published template has: the effort
         line is dropped and the think block closed.
         """
         names: dict[str, Any] = {"add_generation_prompt": add_generation_prompt, "enable_thinking": thinking.enabled}
         if clear_thinking is not None:
             names["clear_thinking"] = clear_thinking
+        if tools:
+            names["tools"] = self._marked(list(tools))
         pieces = self._render(normalise(messages), thinking.effort, names)
         opened = pieces[-2:] == [THINK_OPEN, ""]
         if not thinking.enabled:
