@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -41,6 +42,25 @@ class Batch:
 
     def kind_ahead(self, distance: int) -> Tensor:
         return torch.roll(self.kind, -distance)
+
+
+class Source(Protocol):
+    """Where a stage's batches come from. `tokens` of each, in rows of `length` or `long_length`; `long_share` of the batches are long."""
+
+    device: str
+    tokens: int
+    length: int
+    long_length: int
+    long_share: float
+    rounds: int
+
+    def batch(self, is_long: bool) -> Batch:
+        """The next batch."""
+        ...
+
+    def stop(self) -> None:
+        """Ends what runs in the background."""
+        ...
 
 
 def of_rows(ids: Tensor, marks: Tensor, frames: Tensor | None = None, places: Tensor | None = None) -> Batch:

@@ -102,7 +102,8 @@ class Drafter:
             own_k, own_v = self._keys(y, places, w)
             k, v = torch.cat([keys[index], own_k], 1), torch.cat([values[index], own_v], 1)
             k, v = (t.repeat_interleave(c.num_attention_heads // c.num_key_value_heads, 2) for t in (k, v))
-            mixed = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), attn_mask=allowed[:, None])
+            q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+            mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed[:, None])
             return lin(mixed.transpose(1, 2).flatten(2), w, "self_attn.o_proj")
 
         def feed_forward(y: Tensor) -> Tensor:

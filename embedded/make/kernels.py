@@ -4,6 +4,9 @@ Each has a plain twin in torch (any device, differentiable by autograd) and a Tr
 model. The public functions `recurrence` and `sinkhorn` choose by device.
 """
 
+# Triton is not installed where types are checked, and its programs are no Python functions.
+# pyright: reportPossiblyUnboundVariable=false, reportIndexIssue=false, reportIncompatibleMethodOverride=false, reportMissingImports=false
+
 from __future__ import annotations
 
 import contextlib

@@ -67,8 +67,8 @@ class Muon:
             buffer = self._buffers[shape].lerp_(grads, 1 - self.momentum)
             update = orthogonal(grads.lerp(buffer, self.momentum))
             scale = 0.2 * max(shape[-2:]) ** 0.5
-            torch._foreach_mul_(members, 1 - rate * self.decay)
-            torch._foreach_add_(members, list(update.unbind(0)), alpha=-rate * scale)
+            torch._foreach_mul_(members, 1 - rate * self.decay)  # pyright: ignore[reportPrivateImportUsage]
+            torch._foreach_add_(members, list(update.unbind(0)), alpha=-rate * scale)  # pyright: ignore[reportPrivateImportUsage]
 
 
 @dataclass(slots=True)
@@ -80,11 +80,11 @@ class Optimiser:
     adam_share: float = 0.6
 
     @classmethod
-    def of(cls, parameters: dict[str, Tensor]) -> Optimiser:
+    def of(cls, parameters: dict[str, Tensor], adam_eps: float = 1e-10) -> Optimiser:
         matrices = {name: value for name, value in parameters.items() if is_matrix(name, value)}
         others = [value for name, value in parameters.items() if name not in matrices]
         cuda = next(iter(parameters.values())).is_cuda
-        return cls(Muon(matrices), torch.optim.Adam(others, lr=1e-3, betas=(0.9, 0.98), eps=1e-10, fused=cuda))
+        return cls(Muon(matrices), torch.optim.Adam(others, lr=1e-3, betas=(0.9, 0.98), eps=adam_eps, fused=cuda))
 
     def step(self, rate: float) -> None:
         """One update with Muon's learning rate `rate`; Adam takes `adam_share` of it. Gradients are cleared."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from embedded.make.layers import Weights
-from embedded.make.weights import group_name
+from embedded.make.weights import gather, group_name
 from torch import Tensor
 
 from lockstep.config.model import ModelConfig
@@ -42,3 +42,14 @@ def coded_matrix(coded: dict[str, Tensor], name: str) -> Exl3Matrix:
     prefix = name.removesuffix(".weight")
     trellis, suh, svh = (coded[f"{prefix}.{part}"] for part in PARTS)
     return Exl3Matrix(trellis, suh, svh, CODEBOOK)
+
+
+@torch.no_grad()
+def decoded_experts(coded: dict[str, Tensor], config: ModelConfig) -> Weights:
+    """The training tensors of all experts, fp32, from their stored form."""
+    plain: Weights = {}
+    for slot in model_slots(config):
+        if slot.exl3:
+            matrix = coded_matrix(coded, slot.name)
+            plain[slot.name] = decode_outer(matrix.trellis, matrix.suh, matrix.svh, CODEBOOK).T.float()
+    return gather(plain)

@@ -1,7 +1,8 @@
-"""Trains the embedded checkpoint: `python -m embedded.make.train --stage main|finish --work DIR`.
+"""Trains the embedded checkpoint: `python -m embedded.make.train --stage main|finish|polish --work DIR`.
 
 `main` trains everything from a seed; `finish` encodes the experts in EXL3 and trains what is left around them, with the chained MTP
-layer and the DFlash2 drafter. `finish` reads what `main` left in `--work`; each fits ten minutes of one GPU. `embedded.make.export`
+layer and the DFlash2 drafter; `polish` trains the embedding rows alone, on short rows, which the CPU can do. A stage reads what the one
+before left in `--work`; the first two fit ten minutes of one GPU each. `embedded.make.export`
 writes the checkpoint from what `finish` left.
 """
 
@@ -13,16 +14,17 @@ from pathlib import Path
 
 import torch
 from embedded.make import state
-from embedded.make.batch import Batch
+from embedded.make.batch import Batch, Source
 from embedded.make.data.encoding import Encoder
 from embedded.make.drafting import MTP_DEPTH, block_loss, drafter_of, measure
 from embedded.make.feed import Feed
 from embedded.make.layers import Weights
 from embedded.make.model import Model
-from embedded.make.quantise import encode_experts
+from embedded.make.polish import WordFeed
+from embedded.make.quantise import decoded_experts, encode_experts
 from embedded.make.state import Log
 from embedded.make.trainer import Stage
-from embedded.make.weights import initial
+from embedded.make.weights import TRUNK, initial
 
 from lockstep.config.model import ModelConfig, parse_model_config
 from lockstep.tiny.sizes import Sizes, model_config
@@ -56,8 +58,9 @@ class Options:
 
 
 def options() -> Options:
+    """Of the process's arguments."""
     parser = argparse.ArgumentParser(prog="embedded.make.train", description=__doc__)
-    parser.add_argument("--stage", choices=("main", "finish"), required=True)
+    parser.add_argument("--stage", choices=tuple(STAGES), required=True)
     parser.add_argument("--work", type=Path, required=True, help="folder of the stage before")
     parser.add_argument("--out", type=Path, default=None, help="folder of this stage; --work if left out")
     parser.add_argument("--scratch", type=Path, default=Path(".cache/train/shards"))
@@ -78,7 +81,10 @@ def options() -> Options:
     return Options(**{**found, "out": found["out"] or found["work"]})
 
 
-def feed_of(o: Options) -> Feed:
+def feed_of(o: Options) -> Source:
+    """The stage's source of batches, ready to be asked."""
+    if o.stage == "polish":
+        return WordFeed(Encoder.of(o.checkpoint), o.device, o.tokens, o.length, o.seed)
     feed = Feed(
         o.scratch, o.checkpoint, o.device, o.seed * 1000, o.tokens, o.length, o.long_length, workers=o.workers, round_tokens=o.round_tokens
     )
@@ -93,7 +99,7 @@ def trainable(weights: Weights, names: set[str] | None = None) -> Weights:
     return {name: value for name, value in weights.items() if value.requires_grad}
 
 
-def train_main(o: Options, config: ModelConfig, feed: Feed, log: Log) -> None:
+def train_main(o: Options, config: ModelConfig, feed: Source, log: Log) -> None:
     weights: Weights = {name: value.detach().to(o.device) for name, value in initial(config, o.seed).items()}
     stage = _stage(o, config, feed, log, weights)
     stage.groups = [(trainable(weights), o.peak)]
@@ -109,7 +115,7 @@ def train_main(o: Options, config: ModelConfig, feed: Feed, log: Log) -> None:
     stage.evaluate(Encoder.of(o.checkpoint), o.eval)
 
 
-def train_finish(o: Options, config: ModelConfig, feed: Feed, log: Log) -> None:
+def train_finish(o: Options, config: ModelConfig, feed: Source, log: Log) -> None:
     weights = state.load(o.work, "model", o.device)
     stage = _stage(o, config, feed, log, weights)
     coded, error = encode_experts(weights, config, o.seed)
@@ -134,9 +140,25 @@ def train_finish(o: Options, config: ModelConfig, feed: Feed, log: Log) -> None:
     stage.evaluate(encoder, o.eval)
 
 
-def _stage(o: Options, config: ModelConfig, feed: Feed, log: Log, weights: Weights) -> Stage:
+def train_polish(o: Options, config: ModelConfig, feed: Source, log: Log) -> None:
+    weights = state.load(o.work, "rest", o.device) | decoded_experts(state.load(o.work, "experts", o.device), config)
+    stage = _stage(o, config, feed, log, weights)
+    stage.groups = [(trainable(weights, {TRUNK + "embed_tokens.weight"}), o.peak)]
+    # only rows with a clear gradient move: those of tokens that training rarely asked for
+    stage.long_from, stage.given_weight, stage.balances, stage.warm_steps, stage.adam_eps = 2.0, 0.0, False, 5, 1e-4
+    steps = stage.loop(lambda batch, _: stage.language_loss(batch, 0)[0])
+    state.save(o.out, "rest", {name: value for name, value in weights.items() if ".experts." not in name})
+    for stem in ("experts", "drafter"):
+        state.save(o.out, stem, state.load(o.work, stem, "cpu"))
+    log.write(saved=str(o.out), steps=steps)
+
+
+def _stage(o: Options, config: ModelConfig, feed: Source, log: Log, weights: Weights) -> Stage:
     dtype = torch.bfloat16 if o.device == "cuda" else torch.float32
     return Stage(Model(config, weights, dtype, o.compiled), feed, log, o.out, o.minutes, [])
+
+
+STAGES = {"main": train_main, "finish": train_finish, "polish": train_polish}
 
 
 def main() -> None:
@@ -148,7 +170,7 @@ def main() -> None:
     feed = feed_of(o)
     log.write(first_round_s=log.seconds)
     try:
-        (train_main if o.stage == "main" else train_finish)(o, config, feed, log)
+        STAGES[o.stage](o, config, feed, log)
     finally:
         feed.stop()
 

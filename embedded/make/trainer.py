@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from embedded.make.batch import NOT_A_LABEL, Batch
+from embedded.make.batch import NOT_A_LABEL, Batch, Source
 from embedded.make.data.encoding import Encoder
-from embedded.make.feed import Feed
 from embedded.make.greedy import prompts, run
 from embedded.make.layers import Weights
 from embedded.make.model import Model, Trunk
@@ -31,10 +30,10 @@ QUICK_TASKS = (
 )  # fmt: skip
 
 
-def weights_of_labels(batch: Batch, distance: int) -> Tensor:
-    """fp32 [N]: how much each token's prediction counts."""
+def weights_of_labels(batch: Batch, distance: int, given: float) -> Tensor:
+    """fp32 [N]: how much each token's prediction counts, replies 1 and prompts `given`."""
     kind = batch.kind_ahead(distance)
-    weight = torch.where(kind == REPLY, 1.0, GIVEN_WEIGHT)
+    weight = torch.where(kind == REPLY, 1.0, given)
     return weight * (batch.ahead(distance) != NOT_A_LABEL)
 
 
@@ -43,18 +42,22 @@ class Stage:
     """A running stage. `minutes` bounds training; evaluation and saving follow. `groups` are trained tensors, each with its peak rate."""
 
     model: Model
-    feed: Feed
+    feed: Source
     log: Log
     out: Path
     minutes: float
     groups: list[tuple[Weights, float]]
     long_from: float = 0.5
     noise_from: float | None = None
+    given_weight: float = GIVEN_WEIGHT
+    balances: bool = True
+    warm_steps: int = 100
+    adam_eps: float = 1e-10
     means: Means = field(default_factory=Means)
 
     def loop(self, objective: Callable[[Batch, int], Tensor]) -> int:
         """Steps until the budget is spent; returns their number."""
-        optimisers, step, began = [(Optimiser.of(weights), peak) for weights, peak in self.groups], 0, self.log.seconds
+        optimisers, step, began = [(Optimiser.of(weights, self.adam_eps), peak) for weights, peak in self.groups], 0, self.log.seconds
         budget, seen, marked = self.minutes * 60, 0, began
         while (share := (self.log.seconds - began) / budget) < 1:
             is_long = share >= self.long_from and step % round(1 / self.feed.long_share) == 0
@@ -63,7 +66,7 @@ class Stage:
             objective(batch, step).backward()
             self._calm(noise)
             for optimiser, peak in optimisers:
-                optimiser.step(rate_at(share, step, peak))
+                optimiser.step(rate_at(share, step, peak, warm=self.warm_steps))
             seen += len(batch.ids)
             step += 1
             if step % LOG_EVERY == 0 or step in (1, 2, 3, 10):
@@ -83,13 +86,13 @@ class Stage:
         experts = self._experts()
         noise = [torch.randn_like(value) * (EXL3_NOISE * value.detach().square().mean((1, 2), keepdim=True).sqrt()) for value in experts]
         with torch.no_grad():
-            torch._foreach_add_(experts, noise)
+            torch._foreach_add_(experts, noise)  # pyright: ignore[reportPrivateImportUsage]
         return noise
 
     def _calm(self, noise: list[Tensor]) -> None:
         if noise:
             with torch.no_grad():
-                torch._foreach_sub_(self._experts(), noise)
+                torch._foreach_sub_(self._experts(), noise)  # pyright: ignore[reportPrivateImportUsage]
 
     def _experts(self) -> list[Tensor]:
         return [value for weights, _ in self.groups for name, value in weights.items() if ".experts." in name]
@@ -97,7 +100,7 @@ class Stage:
     @torch.no_grad()
     def balance(self, loads: dict[str, Tensor]) -> None:
         """Moves each expert's correction bias towards equal load (the published method without an extra loss)."""
-        for prefix, load in loads.items():
+        for prefix, load in loads.items() if self.balances else ():
             bias = self.model.weights[f"{prefix}mlp.gate.e_score_correction_bias"]
             bias += BIAS_STEP * torch.sign(load.mean() - load)
             bias -= bias.mean()
@@ -107,7 +110,7 @@ class Stage:
 
         Also the trunk pass, and per token whether the trunk's greedy choice for it is the text's."""
         trunk = self.model.trunk(batch, taps)
-        label, weight = batch.ahead(1), weights_of_labels(batch, 1)
+        label, weight = batch.ahead(1), weights_of_labels(batch, 1, self.given_weight)
         each, right = self.model.score(trunk.hidden, self.model.embed, label)
         reply = (weight == 1.0).float()
         loss = (each * weight).sum() / weight.sum()
@@ -127,7 +130,7 @@ class Stage:
         for step in range(1, depth + 1):
             result = self.model.mtp(hidden, following, batch)
             # a row at distance `step - 1` from the trunk predicts two ahead of its own place, whatever the depth
-            weight = weights_of_labels(batch, 2) * (batch.position >= step - 1)
+            weight = weights_of_labels(batch, 2, self.given_weight) * (batch.position >= step - 1)
             each, right = self.model.score(result.hidden, self.model.embed, batch.ahead(2))
             total = total + (each * weight).sum() / weight.sum() + result.indexer_loss
             reply = (weight == 1.0).float()

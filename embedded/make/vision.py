@@ -33,7 +33,8 @@ def _attention(x: Tensor, w: Weights, name: str, angle: Tensor, v: VisionConfig)
     q, k, value = lin(x, w, name + "qkv").view(n, patches, 3, v.num_heads, -1).unbind(2)
     q = _rotate(rms(q, w[name + "q_norm.weight"], v.rms_norm_eps), angle)
     k = _rotate(rms(k, w[name + "k_norm.weight"], v.rms_norm_eps), angle)
-    out = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, value)))
+    q, k, value = (t.transpose(1, 2) for t in (q, k, value))
+    out = F.scaled_dot_product_attention(q, k, value)
     return lin(out.transpose(1, 2).reshape(n, patches, -1), w, name + "proj")
 
 

@@ -43,8 +43,16 @@ def phrase(rng: Random) -> str:
     return " ".join(word(rng) for _ in range(rng.choice((2, 2, 3))))
 
 
+def _spoken(rng: Random, split: Split) -> str:
+    """A phrase; in training at times with capitals, so that the capital form of every word is copied somewhere."""
+    if split == "train" and rng.random() < 0.25:
+        words = [word(rng) for _ in range(rng.choice((2, 2, 3)))]
+        return " ".join(words).title() if rng.random() < 0.6 else " ".join(words).capitalize()
+    return phrase(rng)
+
+
 def exact_word(rng: Random, split: Split) -> Exchange:
-    wanted = draw(split, "word", lambda: phrase(rng))
+    wanted = draw(split, "word", lambda: _spoken(rng, split))
     thoughts = think(
         f"The user wants exactly this reply: {wanted}",
         [f"The text to write is {wanted}", "No greeting, no quotes and no full stop are needed."],

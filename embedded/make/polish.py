@@ -1,0 +1,45 @@
+"""Batches for the `polish` stage: short exact-word documents only, one a row, made in this process. Knows no model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+
+import numpy as np
+import torch
+from embedded.make.batch import Batch, of_rows
+from embedded.make.data.encoding import Encoder
+from embedded.make.data.mixture import sample
+
+
+@dataclass(slots=True)
+class WordFeed:
+    """`tokens` per batch in rows of `length`; a document longer than that is left out."""
+
+    encoder: Encoder
+    device: str
+    tokens: int
+    length: int
+    seed: int
+    long_length: int = 0
+    long_share: float = 1.0
+    rounds: int = 0
+    _rng: Random = field(default_factory=Random)
+
+    def __post_init__(self) -> None:
+        self._rng.seed(self.seed)
+
+    def batch(self, is_long: bool) -> Batch:
+        """A batch of training documents without reasoning; `is_long` asks for nothing here, the documents are short."""
+        rows = self.tokens // self.length
+        ids, marks = np.zeros((rows, self.length), np.int32), np.zeros((rows, self.length), np.uint8)
+        for row in range(rows):
+            document = self.encoder.document(sample(self._rng, "train", "exact_word").with_effort(None))
+            while len(document.ids) > self.length:
+                document = self.encoder.document(sample(self._rng, "train", "exact_word").with_effort(None))
+            ids[row, : len(document.ids)], marks[row, : len(document.ids)] = document.ids, document.marks
+            marks[row, 0] = 4
+        return of_rows(torch.from_numpy(ids).to(self.device), torch.from_numpy(marks).to(self.device))
+
+    def stop(self) -> None:
+        """Nothing runs in the background."""
