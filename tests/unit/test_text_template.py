@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -20,7 +21,7 @@ OFF, HIGH = Thinking(False), Thinking(True, "high")
 SPELLINGS = sorted(TOKENIZER.added)
 
 
-def text_of(messages: list[dict], thinking: Thinking = OFF, **more: bool) -> str:
+def text_of(messages: list[dict], thinking: Thinking = OFF, **more: Any) -> str:
     return TOKENIZER.decode(TEMPLATE.prompt(messages, thinking, **more).ids)
 
 
