@@ -6,58 +6,21 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fixtures.engines import GREEDY, ROOT, SAMPLED, Answer, ask, command, serve
 from lockstep.channel.client import EngineClient, EngineState
 from lockstep.core.errors import CONTEXT_EXCEEDED, EngineDied, EngineRejected
 from lockstep.core.types import EngineRequest, FinishReason, Sampling
 
-ROOT = Path(__file__).parents[2]
-GREEDY, SAMPLED = Sampling(temperature=0.0), Sampling(temperature=0.9, top_k=50, top_p=0.95, min_p=0.01, seed=11)
 LENGTHS = (1, 63, 64, 65, 300)
-
-Answer = tuple[tuple[int, ...], str | None]
-
-
-def command(*flags: str) -> list[str]:
-    return [sys.executable, "-m", "lockstep", "engine", "--model", str(ROOT / "embedded"), "--context", "1024", "--state-hashes", *flags]
-
-
-@asynccontextmanager
-async def engine(*flags: str) -> AsyncIterator[EngineClient]:
-    client = EngineClient(command(*flags))
-    await client.start()
-    await client.wait_ready()
-    try:
-        yield client
-    finally:
-        await client.shutdown(0.0)
 
 
 def request(name: str, length: int, sampling: Sampling, max_tokens: int = 24) -> EngineRequest:
     return EngineRequest(name, tuple((7 * at + 3 * length) % 2000 for at in range(length)), sampling, max_tokens)
-
-
-async def ask(client: EngineClient, wanted: EngineRequest) -> Answer:
-    tokens: list[int] = []
-    state = None
-    async for event in client.submit(wanted):
-        tokens += event.token_ids
-        state = event.state_hash
-    return tuple(tokens), state
-
-
-def serve(scenario: Callable[[EngineClient], Awaitable[object]], *flags: str) -> object:
-    async def run() -> object:
-        async with engine(*flags) as client:
-            return await scenario(client)
-
-    return asyncio.run(run())
 
 
 @pytest.fixture(scope="module", autouse=True)

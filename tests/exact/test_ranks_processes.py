@@ -9,12 +9,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
+from fixtures import engines
+from fixtures.engines import GREEDY, MODEL, ROOT, SAMPLED, Answer, ask
 from lockstep.channel.child import ChildChannel
 from lockstep.channel.client import EngineClient
 from lockstep.config.serving import ServingOptions
@@ -23,50 +24,21 @@ from lockstep.core.messages import Failed
 from lockstep.core.rank_messages import Begin
 from lockstep.core.types import EngineRequest, Sampling
 
-ROOT = Path(__file__).parents[2]
-MODEL = ROOT / "embedded"
-GREEDY, SAMPLED = Sampling(temperature=0.0), Sampling(temperature=0.9, top_k=50, top_p=0.95, min_p=0.01, seed=11)
 LENGTHS = (1, 64, 65, 200)
-BASE = ["--model", str(MODEL), "--context", "1024", "--state-hashes", "--ranks", "2"]
+BASE = [*engines.BASE, "--ranks", "2"]
 DRAFTERS = {
     "none": ["--drafter", "none"],
     "MTP by measured cost": ["--drafter", "mtp", "--draft-policy", "cost3"],
     "block": ["--drafter", str(MODEL / "drafter")],
 }
 
-Answer = tuple[tuple[int, ...], str | None]
-
-
-@asynccontextmanager
-async def engine(*flags: str, stall_limit_s: float | None = None) -> AsyncIterator[EngineClient]:
-    client = EngineClient([sys.executable, "-m", "lockstep", "engine", *BASE, *flags], stall_limit_s)
-    await client.start()
-    await client.wait_ready()
-    try:
-        yield client
-    finally:
-        await client.shutdown(0.0)
-
 
 def serve(scenario: Callable[[EngineClient], Awaitable[object]], *flags: str, stall_limit_s: float | None = None) -> object:
-    async def run() -> object:
-        async with engine(*flags, stall_limit_s=stall_limit_s) as client:
-            return await scenario(client)
-
-    return asyncio.run(run())
+    return engines.serve(scenario, "--ranks", "2", *flags, stall_limit_s=stall_limit_s)
 
 
 def request(name: str, length: int, sampling: Sampling, max_tokens: int = 16) -> EngineRequest:
     return EngineRequest(name, tuple((7 * at + 3 * length) % 90 for at in range(length)), sampling, max_tokens)
-
-
-async def ask(client: EngineClient, wanted: EngineRequest) -> Answer:
-    tokens: list[int] = []
-    state = None
-    async for event in client.submit(wanted):
-        tokens += event.token_ids
-        state = event.state_hash
-    return tuple(tokens), state
 
 
 def children(pid: int) -> list[int]:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from fixtures import random_model
 from lockstep.cache import Sequence
 
 torch.set_num_threads(1)
-_PATH = Path(__file__).parents[1] / "fixtures" / "random_model.py"
-_SPEC = importlib.util.spec_from_file_location("random_model", _PATH)
-assert _SPEC is not None
-assert _SPEC.loader is not None
-random_model = sys.modules.setdefault("random_model", importlib.util.module_from_spec(_SPEC))
-_SPEC.loader.exec_module(random_model)
 
 VOCAB = 300
 REPLY = 14

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 
+from fixtures import exl3_oracle as oracle
 from lockstep.kernels import exl3
 from lockstep.kernels.exl3 import ref
 
@@ -47,19 +45,6 @@ DIGESTS = {
     (8.0, "mul1"): "0eee1e6f866b8654",
 }
 CODEBOOK_DIGESTS = {"3inst": "ad88de2dcff5bb05", "mcg": "95383563929baa9d", "mul1": "bc48d02cb1c14939"}
-
-
-def load_oracle() -> ModuleType:
-    path = Path(__file__).parents[1] / "fixtures" / "exl3_oracle.py"
-    spec = importlib.util.spec_from_file_location("exl3_oracle", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-oracle = load_oracle()
 
 
 def known_words(bits: float) -> np.ndarray:

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from types import ModuleType
-
 import numpy as np
 import pytest
 import torch
 
+from fixtures import exl3_oracle as oracle
 from lockstep.kernels.exl3 import CODEBOOKS, WIDTHS, decode_outer
 from lockstep.kernels.exl3.ref import codebook, pack_states, unpack_states
 from lockstep.weights.exl3_encode import encode_matrix, encode_tiles
 
 torch.set_num_threads(1)
 COMBINATIONS = [(bits, name) for bits in WIDTHS for name in CODEBOOKS if bits % 1 == 0 or name == "mul1"]
-
-
-def load_oracle() -> ModuleType:
-    path = Path(__file__).parents[1] / "fixtures" / "exl3_oracle.py"
-    spec = importlib.util.spec_from_file_location("exl3_oracle", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-oracle = load_oracle()
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
