@@ -15,7 +15,7 @@ class StateSlots:
     `kda [layer, 2 slots, H, d, d]` fp32: slot s owns copies 2 s and 2 s + 1; the committed one is named by a parity bit, the other takes
     the state after a window. `conv_tail [layer, slot, kernel - 1, 3 H d]` and `index_tail [layer, slot, index_kpool - 1,
     2 index_head_dim]` hold the newest rows before the committed end (zero before the first token), in `dtype`.
-    `extra_layers` as in TokenPool; H is this rank's share of the heads.
+    H is this rank's share of the heads.
     """
 
     def __init__(
@@ -24,11 +24,10 @@ class StateSlots:
         slots: int,
         device: torch.device | str,
         dtype: torch.dtype = torch.float32,
-        extra_layers: int = 0,
         share: Share = WHOLE,
     ) -> None:
         recurrent = config.attention_kinds.count(Attention.KDA)
-        attending = config.attention_kinds.count(Attention.DSA) + extra_layers
+        attending = config.attention_kinds.count(Attention.DSA)
         heads, width = share.part(config.linear_num_heads), config.linear_head_dim
         self.slots = slots
         self.kda = torch.zeros(recurrent, 2 * slots, heads, width, width, device=device)

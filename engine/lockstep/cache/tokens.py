@@ -14,28 +14,21 @@ class TokenPool:
 
     Token `t` of a sequence lies at `pages[t // 64] * 64 + t % 64`, pool `p` at `pages[p // n] * n + p % n`, n = 64 / index_kpool.
     Two further pages exist inside: `zero_page` is never written (masked keys point there), `spare_page` takes the writes of
-    rows that carry no token. `extra_layers` adds storage behind the trunk's layers, for drafters that attend like them.
+    rows that carry no token.
 
     Raises ValueError if a page does not hold whole pools.
     """
 
-    def __init__(self, config: TextConfig, pages: int, device: torch.device | str, dtype: torch.dtype, extra_layers: int = 0) -> None:
+    def __init__(self, config: TextConfig, pages: int, device: torch.device | str, dtype: torch.dtype) -> None:
         if PAGE_TOKENS % config.index_kpool:
             raise ValueError(f"index_kpool {config.index_kpool} does not divide a page of {PAGE_TOKENS} tokens; needed: a divisor")
-        layers = config.attention_kinds.count(Attention.DSA) + extra_layers
+        layers = config.attention_kinds.count(Attention.DSA)
         self.pages = pages
         self.pools_per_page = PAGE_TOKENS // config.index_kpool
         self.zero_page, self.spare_page = pages, pages + 1
         held = pages + 2
         self.latents = torch.zeros(layers, held * PAGE_TOKENS, config.kv_lora_rank, device=device, dtype=dtype)
         self.pooled = torch.zeros(layers, held * self.pools_per_page, config.index_head_dim, device=device, dtype=dtype)
-
-    @staticmethod
-    def page_bytes(config: TextConfig, dtype: torch.dtype, extra_layers: int = 0) -> int:
-        """Bytes one page takes over all layers."""
-        layers = config.attention_kinds.count(Attention.DSA) + extra_layers
-        values = PAGE_TOKENS * config.kv_lora_rank + PAGE_TOKENS // config.index_kpool * config.index_head_dim
-        return layers * values * dtype.itemsize
 
     def sequence_latents(self, pages: list[int], tokens: int) -> Tensor:
         """Latents of the first `tokens` tokens in position order, `[layer, tokens, kv_lora_rank]`, a copy."""
