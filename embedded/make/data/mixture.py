@@ -35,7 +35,7 @@ TASKS: dict[str, tuple[float, Task]] = {
     "no_call": (2, tools.no_call),
     "needle": (5, needles.short_needle),
     "one_shape": (12, pictures.one_shape),
-    "two_shapes": (3, pictures.two_shapes),
+    "two_shapes": (6, pictures.two_shapes),
     "how_many": (6, pictures.how_many),
     "clip": (3, pictures.clip),
 }
