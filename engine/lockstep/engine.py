@@ -42,6 +42,7 @@ from lockstep.run.team import Follower, LeadingRunner
 from lockstep.run.watchdog import Watchdog, WatchedRunner
 from lockstep.sched import Scheduler, SchedulerLimits
 from lockstep.weights import Checkpoint
+from lockstep.weights.dense import coded_weights
 
 EXIT_CANNOT_LOAD, EXIT_BROKE, EXIT_RANK, EXIT_STALLED = 3, 5, 6, 7
 # The engine's own watchdog has the better words; a broken exchange is the last resort.
@@ -232,7 +233,7 @@ def load(options: ServingOptions, progress: Callable[[str, float], None], exchan
     device = options.device if options.ranks == 1 or options.device == "cpu" else f"{options.device}:{exchange.share.rank}"
     dtype = torch.float32 if options.device == "cpu" else torch.bfloat16
     progress("weights", 0.1)
-    model = GlmModel.load(checkpoint, checkpoint.config, device, dtype, exchange)
+    model = GlmModel.load(coded_weights(checkpoint, options.dense, device), checkpoint.config, device, dtype, exchange)
     progress("memory", 0.9)
     pool = TokenPool(text, options.shared_tokens // PAGE_TOKENS, device, dtype)
     slots = StateSlots(text, options.parallel, device, dtype, share=exchange.share)
@@ -253,8 +254,9 @@ def _used_vocabulary(options: ServingOptions, rows: int) -> int:
 
 
 def _digest(options: ServingOptions) -> str:
-    """16 hex digits over what decides a reply's bits: builds of engine and PyTorch, device, ranks, the checkpoint's two descriptions."""
-    told = hashlib.sha256(f"{__version__} {torch.__version__} {options.device} {options.ranks}".encode())
+    """16 hex digits over what decides a reply's bits: engine, PyTorch, device, ranks, forms, the checkpoint's two descriptions."""
+    facts = (__version__, torch.__version__, options.device, options.ranks, options.dense, options.kv)
+    told = hashlib.sha256(" ".join(map(str, facts)).encode())
     for name in ("manifest.json", "config.json"):
         path = options.model / name
         told.update(path.read_bytes() if path.exists() else b"-")

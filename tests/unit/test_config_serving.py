@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.config.serving import EFFORTS, OptionError, ServingOptions
+from lockstep.config.serving import DENSE_FORMS, EFFORTS, KV_FORMS, OptionError, ServingOptions
 
 paths = st.sampled_from([Path("m"), Path("/a b/c"), Path("x.y")])
 options = st.builds(
@@ -34,6 +34,8 @@ options = st.builds(
     pool_tokens=st.just(0) | st.integers(4096, 1 << 30),
     prompt_slice=st.integers(1, 1 << 16),
     max_queued=st.integers(0, 1 << 20),
+    dense=st.sampled_from(DENSE_FORMS),
+    kv=st.sampled_from(KV_FORMS),
 )
 
 
@@ -51,6 +53,8 @@ def test_the_command_line_gives_the_options_back(one: ServingOptions):
         (["--max-tokens", "0"], "--max-tokens 0"),
         (["--reasoning-effort", "some"], "needed: one of none, minimal"),
         (["--device", "tpu"], "needed: cpu or cuda"),
+        (["--dense", "q8"], "--dense q8; needed: bf16 or fp8 or q4"),
+        (["--kv", "q4"], "--kv q4; needed: bf16 or fp8"),
         (["--context", "4096", "--pool-tokens", "4095"], "--pool-tokens 4095 is less than one window; needed: --context 4096"),
     ],
 )

@@ -10,6 +10,7 @@ from lockstep.core.errors import LockstepError
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 DRAFTERS = ("none", "copy", "mtp")
+DENSE_FORMS, KV_FORMS = ("bf16", "fp8", "q4"), ("bf16", "fp8")
 GRID = 64
 
 
@@ -24,6 +25,8 @@ class ServingOptions:
     `drafter` is a word of DRAFTERS or the folder of a block drafter; every drafter but none copies first, up to `copy_tokens`.
     `draft_policy` is a word of `draft.policy`, auto for the drafter's own. `draft_noise` and `draft_edge` weigh a request's noise and the
     selector's edges in proposals. None of these changes a reply.
+
+    `dense` is a word of DENSE_FORMS, `kv` of KV_FORMS; bf16 means the type the device computes in. Each pair is a reference of its own.
     """
 
     model: Path
@@ -49,6 +52,8 @@ class ServingOptions:
     copy_tokens: int = 15
     draft_noise: float = 1.0
     draft_edge: float = 1.0
+    dense: str = "bf16"
+    kv: str = "bf16"
 
     def __post_init__(self) -> None:
         """Raise OptionError for a value out of range."""
@@ -71,8 +76,9 @@ class ServingOptions:
                 raise OptionError(f"--{name.replace('_', '-')} {value}; needed: {low} to {high}")
         if self.reasoning_effort not in EFFORTS:
             raise OptionError(f"--reasoning-effort {self.reasoning_effort}; needed: one of {', '.join(EFFORTS)}")
-        if self.device not in ("cpu", "cuda"):
-            raise OptionError(f"--device {self.device}; needed: cpu or cuda")
+        for name, words in (("device", ("cpu", "cuda")), ("dense", DENSE_FORMS), ("kv", KV_FORMS)):
+            if getattr(self, name) not in words:
+                raise OptionError(f"--{name} {getattr(self, name)}; needed: {' or '.join(words)}")
         if self.pool_tokens and self.pool_tokens < self.context:
             needed = f"needed: --context {self.context} or more, or a lower context"
             raise OptionError(f"--pool-tokens {self.pool_tokens} is less than one window; {needed}")
@@ -140,3 +146,5 @@ def add_serving_flags(parser: argparse.ArgumentParser) -> None:
     add("--copy-tokens", type=int, default=defaults["copy_tokens"], help="tokens a copy draft proposes at most; 0: no copies")
     add("--draft-noise", type=float, default=defaults["draft_noise"], help="weight of a sampled request's noise in its drafts")
     add("--draft-edge", type=float, default=defaults["draft_edge"], help="weight of the block drafter's selector")
+    add("--dense", default=defaults["dense"], help=f"form of large dense matrices: {', '.join(DENSE_FORMS)}; bf16: the device's own type")
+    add("--kv", default=defaults["kv"], help=f"form of kept latents and index keys: {', '.join(KV_FORMS)}")

@@ -19,6 +19,7 @@ from lockstep.model.dflash2 import BlockDrafter, Target
 from lockstep.model.glm import GlmModel
 from lockstep.model.mtp import MtpLayer
 from lockstep.weights import Checkpoint
+from lockstep.weights.dense import coded_weights
 from lockstep.weights.drafter import DrafterFolder
 
 MTP_POLICY, BLOCK_POLICY = "3", "fnc7:0.3"
@@ -62,7 +63,8 @@ def load_drafting(options: ServingOptions, around: Surroundings) -> Drafting:
 
 def _mtp(options: ServingOptions, around: Surroundings, policy: Policy) -> Drafter:
     model, text = around.model, around.checkpoint.config.text
-    layer = MtpLayer.load(around.checkpoint, text, model.embedding, around.pages, around.slots, model.device, model.dtype, model.exchange)
+    weights = coded_weights(around.checkpoint, options.dense, model.device)
+    layer = MtpLayer.load(weights, text, model.embedding, around.pages, around.slots, model.device, model.dtype, model.exchange)
     return MtpDrafter(layer, text.num_hidden_layers, model.head, around.vocabulary, policy, options.draft_noise)
 
 

@@ -1,16 +1,20 @@
-"""Linear layers as stored: plain, EXL3, or several that share an input. Knows nothing of what the outputs mean."""
+"""Linear layers as stored or coded: plain, EXL3, fp8, q4, or several that share an input. Knows nothing of what the outputs mean."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import cast
 
 import torch
 from torch import Tensor
 
+from lockstep.kernels import fp8
+from lockstep.kernels.coded import CodedMatrix, Fp8Matrix, Q4Matrix
 from lockstep.kernels.exl3 import Exl3Matrix, rotate_input, rotate_output
 from lockstep.kernels.linear import Packed, linear, pack
-from lockstep.layers.params import Params
+from lockstep.layers.params import Matrix, Params
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +37,37 @@ class Exl3Linear:
         return (y if self.bias is None else y + self.bias.float()).to(x.dtype)
 
 
-class Linear:
-    """One or more matrices over the same input; outputs side by side. Plain neighbours are one product."""
+@dataclass(frozen=True, slots=True)
+class CodedLinear:
+    """Coded neighbours of one kind, decoded to fp32. `rounds_input`: rows of the input take e4m3 form first, each by itself."""
 
-    def __init__(self, matrices: Sequence[Exl3Matrix | Tensor]) -> None:
-        self.parts: list[Packed | Exl3Linear] = []
-        plain: list[Tensor] = []
-        for matrix in (*matrices, None):
-            if isinstance(matrix, Tensor):
-                plain.append(matrix)
-                continue
-            if plain:
-                self.parts.append(pack(torch.cat(plain)))
-                plain = []
-            if matrix is not None:
-                self.parts.append(Exl3Linear.of(matrix))
+    weight: Packed
+    rounds_input: bool
+
+    @classmethod
+    def of(cls, matrices: Sequence[CodedMatrix]) -> CodedLinear:
+        """Outputs side by side."""
+        return cls(pack(torch.cat([matrix.decoded() for matrix in matrices])), isinstance(matrices[0], Fp8Matrix))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`[R, k]` to `[R, n]` in x's type, rounded once."""
+        rows = x.float()
+        return linear(fp8.rounded(rows) if self.rounds_input else rows, self.weight).to(x.dtype)
+
+
+class Linear:
+    """One or more matrices over the same input; outputs side by side. Neighbours of one kind are one product, EXL3 apart."""
+
+    def __init__(self, matrices: Sequence[Matrix]) -> None:
+        self.parts: list[Packed | Exl3Linear | CodedLinear] = []
+        for kind, group in groupby(matrices, type):
+            alike = list(group)
+            if kind is Exl3Matrix:
+                self.parts += [Exl3Linear.of(matrix) for matrix in cast(list[Exl3Matrix], alike)]
+            elif kind in (Fp8Matrix, Q4Matrix):
+                self.parts.append(CodedLinear.of(cast(list[CodedMatrix], alike)))
+            else:
+                self.parts.append(pack(torch.cat(cast(list[Tensor], alike))))
 
     @classmethod
     def load(cls, params: Params, inputs: int, outputs: Mapping[str, int]) -> Linear:

@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 
 from lockstep.config.share import Share
+from lockstep.kernels.coded import CodedMatrix
 from lockstep.kernels.exl3 import Exl3Matrix, decode_outer
 from lockstep.layers.exchange import ALONE, Exchange
+
+Matrix = Exl3Matrix | CodedMatrix | Tensor
 
 
 class WeightSource(Protocol):
@@ -20,8 +23,8 @@ class WeightSource(Protocol):
         """A plain tensor."""
         ...
 
-    def matrix(self, prefix: str, k: int, n: int) -> Exl3Matrix | Tensor:
-        """Weight of a linear layer with k inputs and n outputs: EXL3, or plain `[n, k]`."""
+    def matrix(self, prefix: str, k: int, n: int) -> Matrix:
+        """Weight of a linear layer with k inputs and n outputs: EXL3, coded, or plain `[n, k]`."""
         ...
 
 
@@ -55,14 +58,14 @@ class Params:
         """In fp32, for what the reference keeps there."""
         return self.source.tensor(self.prefix + name, shape).to(self.device, torch.float32)
 
-    def matrix(self, name: str, k: int, n: int) -> Exl3Matrix | Tensor:
-        """As stored; a plain `[n, k]` in the activation type."""
+    def matrix(self, name: str, k: int, n: int) -> Matrix:
+        """As stored or coded; a plain `[n, k]` in the activation type."""
         found = self.source.matrix(self.prefix + name, k, n)
-        return found.to(self.device) if isinstance(found, Exl3Matrix) else found.to(self.device, self.dtype)
+        return found.to(self.device, self.dtype) if isinstance(found, Tensor) else found.to(self.device)
 
     def dense(self, name: str, k: int, n: int) -> Tensor:
-        """Plain `[n, k]` in the activation type; an EXL3 matrix is expanded exactly and rounded once."""
+        """Plain `[n, k]` in the activation type; any other form is expanded exactly and rounded once."""
         found = self.matrix(name, k, n)
         if isinstance(found, Exl3Matrix):
             return decode_outer(found.trellis, found.suh, found.svh, found.codebook).T.to(self.dtype)
-        return found
+        return found if isinstance(found, Tensor) else found.decoded().to(self.dtype)

@@ -1,7 +1,7 @@
 """A checkpoint as one rank of several sees it: asked for its share of a tensor, it cuts that share out of the stored whole.
 
 Knows the published names and along which axis each is split; a name not listed here is replicated. Nothing is ever encoded again: the
-bytes of an EXL3 trellis are copied.
+bytes of an EXL3 trellis or a coded matrix are copied.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Protocol
 from torch import Tensor
 
 from lockstep.config.share import Share
+from lockstep.kernels.coded import CodedMatrix
 from lockstep.kernels.exl3 import HADAMARD, TILE, Exl3Matrix
 from lockstep.weights.source import WeightError
 
@@ -30,13 +31,13 @@ class Stored(Protocol):
     """The whole checkpoint; see `layers.params.WeightSource`."""
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor: ...
-    def matrix(self, prefix: str, k: int, n: int) -> Exl3Matrix | Tensor: ...
+    def matrix(self, prefix: str, k: int, n: int) -> Exl3Matrix | CodedMatrix | Tensor: ...
 
 
 class SplitWeights:
     """The share `share` of `stored`, asked for by local sizes. `splits_experts` as `Share.splits_experts` says of the configuration.
 
-    Raises what `stored` raises, and WeightError where a cut would go through a Hadamard block of an EXL3 matrix.
+    Raises what `stored` raises, and WeightError where a cut would go through a Hadamard block of an EXL3 matrix or a group of a q4 matrix.
     """
 
     def __init__(self, stored: Stored, share: Share, splits_experts: bool) -> None:
@@ -49,7 +50,7 @@ class SplitWeights:
         whole = self._stored.tensor(name, (shape[0] * self._share.ranks, *shape[1:]))
         return whole.narrow(0, self._share.rank * shape[0], shape[0])
 
-    def matrix(self, prefix: str, k: int, n: int) -> Exl3Matrix | Tensor:
+    def matrix(self, prefix: str, k: int, n: int) -> Exl3Matrix | CodedMatrix | Tensor:
         """This rank's part of a linear layer, `k` inputs and `n` outputs being the part's."""
         axis, ranks, rank = self._axis(prefix), self._share.ranks, self._share.rank
         if axis is None:
@@ -57,7 +58,12 @@ class SplitWeights:
         whole = self._stored.matrix(prefix, k * ranks if axis else k, n if axis else n * ranks)
         if isinstance(whole, Exl3Matrix):
             return _cut_inputs(whole, prefix, rank * k, k) if axis else _cut_outputs(whole, prefix, rank * n, n)
-        return (whole.narrow(1, rank * k, k) if axis else whole.narrow(0, rank * n, n)).contiguous()
+        if isinstance(whole, Tensor):
+            return (whole.narrow(1, rank * k, k) if axis else whole.narrow(0, rank * n, n)).contiguous()
+        try:
+            return whole.inputs(rank * k, k) if axis else whole.outputs(rank * n, n)
+        except ValueError as error:
+            raise WeightError(f"{prefix}: {error}, so fewer --ranks or --dense fp8") from None
 
     def _axis(self, name: str) -> int | None:
         """0 if the outputs of this module are split, 1 if its inputs are, None if every rank has it whole."""
