@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lockstep.cache.saved import Saved, host_copy
 from lockstep.config.model import Attention, TextConfig
 from lockstep.config.share import WHOLE, Share
 
@@ -54,3 +55,20 @@ class StateSlots:
     def flip(self, slot: int) -> None:
         """The other copy of `slot` becomes the committed one."""
         self._parity[slot] ^= 1
+
+    @property
+    def slot_bytes(self) -> int:
+        """Host bytes of what `save` returns."""
+        whole = sum(part.numel() * part.element_size() for part in (self.conv_tail, self.index_tail))
+        return (whole + self.kda.numel() * self.kda.element_size() // 2) // self.slots
+
+    def save(self, slot: int) -> Saved:
+        """The committed memory of `slot` as tensors of their own on the host, without the slot axis."""
+        parts = {"kda": self.kda[:, self.committed(slot)], "conv_tail": self.conv_tail[:, slot], "index_tail": self.index_tail[:, slot]}
+        return {name: host_copy(part) for name, part in parts.items()}
+
+    def restore(self, slot: int, saved: Saved) -> None:
+        """Make `slot` the memory that `save` returned, whatever slot and parity it was saved from."""
+        self.kda[:, self.committed(slot)] = saved["kda"].to(self.kda.device)
+        self.conv_tail[:, slot] = saved["conv_tail"].to(self.kda.device)
+        self.index_tail[:, slot] = saved["index_tail"].to(self.kda.device)

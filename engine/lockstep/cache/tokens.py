@@ -5,12 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lockstep.cache.saved import Saved, host_copy
 from lockstep.cache.sequence import PAGE_TOKENS
 from lockstep.config.model import Attention, TextConfig
+from lockstep.kernels import fp8
 
 
 class TokenPool:
-    """Latents `[layer, token, kv_lora_rank]` and pooled index keys `[layer, pool, index_head_dim]` of `pages` pages.
+    """Latents `[layer, token, kv_lora_rank]` and pooled index keys `[layer, pool, index_head_dim]` of `pages` pages, in `dtype`.
+
+    `form` fp8 stores both as rows of `kernels.fp8.row_store` instead: e4m3 codes and the row's exponent.
 
     Token `t` of a sequence lies at `pages[t // 64] * 64 + t % 64`, pool `p` at `pages[p // n] * n + p % n`, n = 64 / index_kpool.
     Two further pages exist inside: `zero_page` is never written (masked keys point there), `spare_page` takes the writes of
@@ -19,7 +23,7 @@ class TokenPool:
     Raises ValueError if a page does not hold whole pools.
     """
 
-    def __init__(self, config: TextConfig, pages: int, device: torch.device | str, dtype: torch.dtype) -> None:
+    def __init__(self, config: TextConfig, pages: int, device: torch.device | str, dtype: torch.dtype, form: str = "bf16") -> None:
         if PAGE_TOKENS % config.index_kpool:
             raise ValueError(f"index_kpool {config.index_kpool} does not divide a page of {PAGE_TOKENS} tokens; needed: a divisor")
         layers = config.attention_kinds.count(Attention.DSA)
@@ -27,16 +31,47 @@ class TokenPool:
         self.pools_per_page = PAGE_TOKENS // config.index_kpool
         self.zero_page, self.spare_page = pages, pages + 1
         held = pages + 2
-        self.latents = torch.zeros(layers, held * PAGE_TOKENS, config.kv_lora_rank, device=device, dtype=dtype)
-        self.pooled = torch.zeros(layers, held * self.pools_per_page, config.index_head_dim, device=device, dtype=dtype)
+        sizes = ((held * PAGE_TOKENS, config.kv_lora_rank), (held * self.pools_per_page, config.index_head_dim))
+        if form == "fp8":
+            self.latents, self.pooled = (fp8.row_store((layers, rows), width, device) for rows, width in sizes)
+        else:
+            self.latents, self.pooled = (torch.zeros(layers, *size, device=device, dtype=dtype) for size in sizes)
 
     def sequence_latents(self, pages: list[int], tokens: int) -> Tensor:
-        """Latents of the first `tokens` tokens in position order, `[layer, tokens, kv_lora_rank]`, a copy."""
+        """Latents of the first `tokens` tokens in position order as stored, `[layer, tokens, width]`, a copy."""
         return self._ordered(self.latents, PAGE_TOKENS, pages, tokens)
 
     def sequence_pooled(self, pages: list[int], pools: int) -> Tensor:
-        """Index keys of the first `pools` pools in position order, `[layer, pools, index_head_dim]`, a copy."""
+        """Index keys of the first `pools` pools in position order as stored, `[layer, pools, width]`, a copy."""
         return self._ordered(self.pooled, self.pools_per_page, pages, pools)
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page, all layers."""
+        return sum(store.numel() * store.element_size() for store in self._stores().values()) // (self.pages + 2)
+
+    def save(self, pages: list[int]) -> Saved:
+        """Whole pages in the order given, each store `[layer, len(pages), rows of a page, width]`, as tensors of their own on the host."""
+        index = torch.tensor(pages, dtype=torch.int64, device=self.latents.device)
+        return {name: host_copy(self._paged(store).index_select(1, index)) for name, store in self._stores().items()}
+
+    def restore(self, pages: list[int], saved: Saved) -> None:
+        """Write what `save` returned into `pages`, as many as were saved."""
+        index = torch.tensor(pages, dtype=torch.int64, device=self.latents.device)
+        for name, store in self._stores().items():
+            self._paged(store).index_copy_(1, index, saved[name].to(store.device))
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Make `target` hold what `source` holds."""
+        for store in self._stores().values():
+            paged = self._paged(store)
+            paged[:, target] = paged[:, source]
+
+    def _stores(self) -> dict[str, Tensor]:
+        return {"latents": self.latents, "pooled": self.pooled}
+
+    def _paged(self, store: Tensor) -> Tensor:
+        return store.view(store.shape[0], self.pages + 2, -1, store.shape[-1])
 
     @staticmethod
     def _ordered(store: Tensor, per_page: int, pages: list[int], count: int) -> Tensor:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from lockstep.cache import Saved
 from lockstep.draft.choice import choose_draft
 from lockstep.draft.policy import Policy
-from lockstep.draft.stream import Ask, Drafter, Kept, Proposal
+from lockstep.draft.stream import Ask, Drafter, Kept, Proposal, Stream
 from lockstep.model.dflash2 import BlockDrafter
 
 
@@ -17,6 +18,16 @@ class BlockDrafts(Drafter):
     def __init__(self, model: BlockDrafter, policy: Policy, noise: float, edge: float) -> None:
         self.taps = model.config.target_layer_ids
         self._model, self._policy, self._noise, self._edge = model, policy, noise, edge
+
+    def save(self, stream: Stream) -> Saved:
+        return self._model.save(stream.sequence.slot)
+
+    def restore(self, stream: Stream, saved: Saved) -> None:
+        self._model.restore(stream.sequence.slot, saved)
+
+    @property
+    def stream_bytes(self) -> int:
+        return self._model.slot_bytes
 
     def absorb(self, kept: list[Kept]) -> None:
         self._model.absorb([(rows.stream.sequence.slot, rows.start, rows.taps) for rows in kept])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 
+from lockstep.cache import Saved
 from lockstep.draft.copy import CopyIndex
 from lockstep.draft.cost import RowCosts
 from lockstep.draft.policy import Policy
@@ -17,15 +18,25 @@ class Lineup(Drafter):
     """`copy_tokens` 0 switches copies off; `costs` decides depth if `policy` goes by cost."""
 
     def __init__(self, neural: Drafter, policy: Policy, copy_tokens: int, costs: RowCosts) -> None:
-        self.taps = neural.taps
+        self.taps, self.pool = neural.taps, neural.pool
         self._neural, self._policy, self._copy_tokens, self._costs = neural, policy, copy_tokens, costs
         self._copies: dict[str, CopyIndex] = {}
 
-    def admit(self, stream: Stream) -> None:
+    def admit(self, stream: Stream, known: int = 1) -> None:
         if self._copy_tokens:
             index = self._copies[stream.request.id] = CopyIndex(len(stream.request.prompt_ids), self._copy_tokens)
-            index.extend(stream.request.prompt_ids[:1])
+            index.extend(stream.request.prompt_ids[:known])
         self._neural.admit(stream)
+
+    def save(self, stream: Stream) -> Saved:
+        return self._neural.save(stream)
+
+    def restore(self, stream: Stream, saved: Saved) -> None:
+        self._neural.restore(stream, saved)
+
+    @property
+    def stream_bytes(self) -> int:
+        return self._neural.stream_bytes
 
     def release(self, stream: Stream) -> None:
         self._copies.pop(stream.request.id, None)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lockstep.cache import Sequence
+from lockstep.cache import Saved, Sequence
+from lockstep.cache.saved import host_copy
 from lockstep.draft.choice import choose_draft
 from lockstep.draft.policy import Policy
 from lockstep.draft.stream import Ask, Drafter, Kept, Proposal, Stream
@@ -41,14 +42,29 @@ class MtpDrafter(Drafter):
     def __init__(
         self, layer: MtpLayer, trunk_layers: int, head: Callable[[Tensor], Tensor], vocabulary: int, policy: Policy, noise: float
     ) -> None:
-        self.taps = (trunk_layers,)
+        self.taps, self.pool = (trunk_layers,), layer.pool
         self._layer, self._head, self._vocabulary = layer, head, vocabulary
         self._policy, self._noise = policy, noise
         self._chains: dict[str, _Chain] = {}
 
-    def admit(self, stream: Stream) -> None:
+    def admit(self, stream: Stream, known: int = 1) -> None:
         self._layer.reset(stream.sequence.slot)
         self._chains[stream.request.id] = _Chain(Sequence(stream.sequence.slot, stream.sequence.pages), torch.empty(0))
+
+    def save(self, stream: Stream) -> Saved:
+        chain = self._chains[stream.request.id]
+        memory = self._layer.slots.save(stream.sequence.slot)
+        return memory | {"length": torch.tensor(chain.sequence.length), "last": host_copy(chain.last)}
+
+    def restore(self, stream: Stream, saved: Saved) -> None:
+        self._layer.slots.restore(stream.sequence.slot, saved)
+        sequence = Sequence(stream.sequence.slot, stream.sequence.pages, int(saved["length"]))
+        self._chains[stream.request.id] = _Chain(sequence, saved["last"].to(self._layer.pool.latents.device))
+
+    @property
+    def stream_bytes(self) -> int:
+        pool = self._layer.pool
+        return self._layer.slots.slot_bytes + self._layer.hidden * pool.latents.element_size()
 
     def release(self, stream: Stream) -> None:
         del self._chains[stream.request.id]

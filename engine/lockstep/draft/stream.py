@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from lockstep.cache import Sequence
+from lockstep.cache import Saved, Sequence, TokenPool
 from lockstep.core.types import EngineRequest
 
 
@@ -58,9 +58,22 @@ class Drafter:
     """
 
     taps: tuple[int, ...] = ()
+    pool: TokenPool | None = None
 
-    def admit(self, stream: Stream) -> None:
-        """A stream enters with an empty state slot."""
+    def admit(self, stream: Stream, known: int = 1) -> None:
+        """A stream enters with an empty state slot. Of its prompt `known` tokens are told here, the others by `absorb`."""
+
+    def save(self, stream: Stream) -> Saved:
+        """What is remembered of a stream beyond its pages in `pool` (the drafter's own pool under the trunk's page numbers)."""
+        return {}
+
+    def restore(self, stream: Stream, saved: Saved) -> None:
+        """Remember of an admitted stream what `save` returned, of it or of another with the same rows; slot and pages may be others."""
+
+    @property
+    def stream_bytes(self) -> int:
+        """Host bytes of what `save` returns at most."""
+        return 0
 
     def release(self, stream: Stream) -> None:
         """A stream has ended; its slot may be given to another."""

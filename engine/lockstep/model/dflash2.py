@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, pad, scaled_dot_product_attention, silu
 
+from lockstep.cache.saved import Saved, host_copy
 from lockstep.config.drafter import DrafterConfig
 from lockstep.layers.norm import RmsNorm
 from lockstep.layers.params import Params
@@ -151,6 +152,22 @@ class BlockDrafter:
         for index, layer in enumerate(self.layers):
             for ring, values in zip(self.ring, layer.keys(context, turn), strict=True):
                 ring[index, slots, positions % window] = values
+
+    @property
+    def slot_bytes(self) -> int:
+        """Host bytes of what `save` returns."""
+        return sum(ring[:, 0].numel() * ring.element_size() for ring in self.ring)
+
+    @torch.inference_mode()
+    def save(self, slot: int) -> Saved:
+        """The ring of `slot`, `keys` and `values [layer, sliding_window, kv heads, d]`, on the host."""
+        return {name: host_copy(ring[:, slot]) for name, ring in zip(("keys", "values"), self.ring, strict=True)}
+
+    @torch.inference_mode()
+    def restore(self, slot: int, saved: Saved) -> None:
+        """Make the ring of `slot` what `save` returned."""
+        for name, ring in zip(("keys", "values"), self.ring, strict=True):
+            ring[:, slot] = saved[name].to(ring.device)
 
     @torch.inference_mode()
     def propose(self, slots: Items[int], starts: Items[int], pending: Items[int]) -> Candidates:

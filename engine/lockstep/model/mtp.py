@@ -44,10 +44,11 @@ class MtpLayer:
         self.mlp_norm = RmsNorm(params, "post_attention_layernorm", hidden, eps)
         self.mlp = SparseMlp(params.under("mlp"), config)
         self.norm = RmsNorm(params, "shared_head.norm", hidden, eps)
-        pool = TokenPool(own, pages, params.device, params.dtype)
+        self.hidden = hidden
+        self.pool = TokenPool(own, pages, params.device, params.dtype)
         self.slots = StateSlots(own, slots, params.device, params.dtype)
-        self._planner = RowPlanner(own, pool)
-        self._store = TokenStore(pool.latents[0], pool.pooled[0], 0)
+        self._planner = RowPlanner(own, self.pool)
+        self._store = TokenStore(self.pool.latents[0], self.pool.pooled[0], 0)
 
     @classmethod
     def load(

@@ -16,6 +16,7 @@ from lockstep.cache import Sequence, StateSlots, TokenPool
 from lockstep.core.plan import Admission, PromptSlice, StepPlan, StepResult, StepWindow
 from lockstep.draft.stream import Ask, Drafter, Kept, Stream
 from lockstep.model.glm import GlmModel
+from lockstep.run.memory import SavedStream, StreamMemory
 from lockstep.run.sampler import RowRequest, SamplingError, choose
 
 
@@ -37,12 +38,15 @@ class Runner:
         self._model, self._slots, self._vocabulary = model, slots, vocabulary
         self._drafter = drafter or Drafter()
         self._live: dict[str, Stream] = {}
+        self._memory = StreamMemory(pool, slots, self._drafter)
+        self._paused: dict[str, SavedStream] = {}
         model.attach(pool, slots)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step. A row that cannot be sampled fails its own request only."""
         for name in plan.releases:
             stream = self._live.pop(name)
+            self._paused.pop(name, None)
             if stream.request.draft:
                 self._drafter.release(stream)
         for admission in plan.admissions:
@@ -59,6 +63,16 @@ class Runner:
     def state_hash(self, request_id: str) -> str:
         """SHA-256 of the committed state of a request that has not been released yet."""
         return self._model.state_hash(self._live[request_id].sequence)
+
+    def pause(self, request_id: str) -> None:
+        """Take a live stream's whole memory out to the host; its slot and pages may go to others at once."""
+        self._paused[request_id] = self._memory.save(self._live[request_id])
+
+    def resume(self, request_id: str, slot: int, pages: tuple[int, ...]) -> None:
+        """Put a paused stream into `slot` and `pages`, which cover its committed tokens. It goes on bit for bit as if never paused."""
+        stream = self._live[request_id]
+        stream.sequence.slot, stream.sequence.pages[:] = slot, pages
+        self._memory.restore(stream, self._paused.pop(request_id))
 
     def _admit(self, admission: Admission) -> None:
         self._slots.reset(admission.slot)

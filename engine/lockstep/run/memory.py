@@ -1,0 +1,84 @@
+"""A stream's whole memory out of the device and back: recurrent state, pages of trunk and drafter, what the drafter remembers.
+
+Knows where each part lives; decides nothing about when or why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from lockstep.cache import PAGE_TOKENS, Saved, StateSlots, TokenPool
+from lockstep.cache.saved import part, size_bytes, under
+from lockstep.draft.stream import Drafter, Stream
+
+
+@dataclass(frozen=True, slots=True)
+class SavedStream:
+    """Memory of a sequence of `length` committed tokens on the host. `tensors` depends on neither slot, pages nor parity."""
+
+    length: int
+    tensors: Saved
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return size_bytes(self.tensors)
+
+
+class StreamMemory:
+    """Saves and restores the streams of one runner."""
+
+    def __init__(self, pool: TokenPool, slots: StateSlots, drafter: Drafter) -> None:
+        self._slots, self._drafter = slots, drafter
+        self._pools = {"trunk": pool} | ({"draft": drafter.pool} if drafter.pool else {})
+
+    @torch.inference_mode()
+    def save(self, stream: Stream) -> SavedStream:
+        """Everything committed of a stream. The stream itself (request, pending token, counts) stays with the caller."""
+        sequence = stream.sequence
+        tensors = under("slot", self._slots.save(sequence.slot)) | self.save_pages(sequence.pages[: pages_of(sequence.length)])
+        if stream.request.draft:
+            tensors |= under("drafter", self._drafter.save(stream))
+        return SavedStream(sequence.length, tensors)
+
+    @torch.inference_mode()
+    def restore(self, stream: Stream, saved: SavedStream) -> None:
+        """Put `saved` into the stream's present slot and pages, which must cover it; else ValueError.
+
+        # exact: bytes are copied, so the state has the hash it had; no row is computed.
+        """
+        sequence, held = stream.sequence, pages_of(saved.length)
+        if len(sequence.pages) < held:
+            raise ValueError(f"{len(sequence.pages)} pages for a saved state of {saved.length} tokens; needed: {held}")
+        sequence.length = saved.length
+        self._slots.restore(sequence.slot, part(saved.tensors, "slot"))
+        self.restore_pages(sequence.pages[:held], saved.tensors)
+        if stream.request.draft:
+            self._drafter.restore(stream, part(saved.tensors, "drafter"))
+
+    @torch.inference_mode()
+    def save_pages(self, pages: list[int]) -> Saved:
+        """What `pages` hold, of every pool."""
+        tensors: Saved = {}
+        for name, pool in self._pools.items():
+            tensors |= under(f"pages.{name}", pool.save(pages))
+        return tensors
+
+    @torch.inference_mode()
+    def restore_pages(self, pages: list[int], saved: Saved) -> None:
+        """Write what `save_pages` returned."""
+        for name, pool in self._pools.items():
+            pool.restore(pages, part(saved, f"pages.{name}"))
+
+    @torch.inference_mode()
+    def copy_page(self, source: int, target: int) -> None:
+        """Make page `target` hold what `source` holds, in every pool."""
+        for pool in self._pools.values():
+            pool.copy_page(source, target)
+
+
+def pages_of(tokens: int) -> int:
+    """Pages that hold `tokens` tokens."""
+    return -(-tokens // PAGE_TOKENS)
