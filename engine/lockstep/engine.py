@@ -235,7 +235,7 @@ def load(options: ServingOptions, progress: Callable[[str, float], None], exchan
     progress("weights", 0.1)
     model = GlmModel.load(coded_weights(checkpoint, options.dense, device), checkpoint.config, device, dtype, exchange)
     progress("memory", 0.9)
-    pool = TokenPool(text, options.shared_tokens // PAGE_TOKENS, device, dtype)
+    pool = TokenPool(text, options.shared_tokens // PAGE_TOKENS, device, dtype, options.kv)
     slots = StateSlots(text, options.parallel, device, dtype, share=exchange.share)
     vocabulary = _used_vocabulary(options, text.vocab_size)
     drafting = load_drafting(options, Surroundings(checkpoint, model, vocabulary, pool.pages, options.parallel))

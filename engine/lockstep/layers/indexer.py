@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lockstep.config.model import TextConfig
-from lockstep.kernels import indexer
+from lockstep.kernels import fp8, indexer
 from lockstep.kernels.rms_norm import layer_norm
 from lockstep.layers.linear import Linear
 from lockstep.layers.params import Params
@@ -31,13 +31,13 @@ class Indexer:
         """Take the rows' raw keys and gates `[R, d]`; write the pooled key of every pool that ends with a row."""
         raw = torch.cat([layer_norm(key, *self.norm, _KEY_NORM_EPS), gate], -1)
         source = memory.index_source(store.layer, raw)
-        store.pooled.index_copy_(0, rows.pool_places, indexer.pool_keys(source, rows.member_index, self.position_bias))
+        fp8.write(store.pooled, rows.pool_places, indexer.pool_keys(source, rows.member_index, self.position_bias))
 
     def select(self, latent: Tensor, weight: Tensor, group: ScoredRows, store: TokenStore) -> Tensor:
         """Pools each of the group's rows attends, ascending, `[n, limit]`. `latent [R, q_lora]` and `weight [R, heads]` of all rows."""
         query = self.query(latent).index_select(0, group.rows).view(-1, self.heads, self.width)
         weight = weight.index_select(0, group.rows).float() * self.scale
-        keys = store.pooled.index_select(0, group.pool_places)
+        keys = fp8.read(store.pooled, group.pool_places, query.dtype)
         return indexer.select(indexer.scores(query, weight, keys), group.candidates, self.limit)
 
     def key_places(self, chosen: Tensor, group: ScoredRows) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from lockstep.config.model import TextConfig
+from lockstep.kernels import fp8
 from lockstep.kernels.latent_attention import attend
 from lockstep.kernels.linear import linear, pack
 from lockstep.layers.indexer import Indexer
@@ -55,7 +56,7 @@ class LatentAttention:
         """`x [R, D]` to `[R, D]`; stores latents and pooled keys of the rows first, then reads."""
         query, latent, key, weight, gate = self.project(x).split(self.sizes, -1)
         query = self.query_norm(query)
-        store.latents.index_copy_(0, rows.latent_places, self.latent_norm(latent))
+        fp8.write(store.latents, rows.latent_places, self.latent_norm(latent))
         self.indexer.store(key, gate, rows, memory, store)
         keys = self._keys(query, weight, rows, store)
         absorbed = linear(self.query(query).view(rows.padded, self.heads, -1), self.absorb_key)

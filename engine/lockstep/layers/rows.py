@@ -62,7 +62,10 @@ class RowMemory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TokenStore:
-    """Per-token storage of one DSA layer: `latents [token places, r]`, `pooled [pool places, d]`, and the layer's number in `RowMemory`."""
+    """Per-token storage of one DSA layer: `latents [token places, r]`, `pooled [pool places, d]`, and the layer's number in `RowMemory`.
+
+    Both in the activation type, or as rows of `kernels.fp8.row_store`.
+    """
 
     latents: Tensor
     pooled: Tensor

@@ -17,9 +17,9 @@ def key_slots(keys: int) -> int:
 def attend(query: Tensor, latents: Tensor, keys: Tensor, bias: Tensor, scale: float) -> Tensor:
     """`softmax(scale q . c + bias) c` per row and head, `[R, H, r]` in query's type.
 
-    `query [R, H, r]` (absorbed), `latents [tokens, r]`, `keys [R, K']` int64 places in ascending key order, `bias [R, 1, K']` fp32:
-    0 for a key, -inf for an unused slot (its place must hold finite values). K' is the same for every row of the model, so neither context
-    length nor neighbours change a bit. Softmax in fp32.
+    `query [R, H, r]` (absorbed), `latents [tokens, r]` in query's type or as an e4m3 row store (`kernels.fp8`), `keys [R, K']` int64 places
+    in ascending key order, `bias [R, 1, K']` fp32: 0 for a key, -inf for an unused slot (its place must hold finite values). K' is the same
+    for every row of the model, so neither context length nor neighbours change a bit. Softmax in fp32.
     """
     if keys.shape[1] % KEY_ALIGNMENT or bias.shape != (keys.shape[0], 1, keys.shape[1]):
         raise ValueError(

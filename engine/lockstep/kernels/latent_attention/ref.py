@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lockstep.kernels import fp8
 from lockstep.kernels.linear import batched
 
 
 def attend(query: Tensor, latents: Tensor, keys: Tensor, bias: Tensor, scale: float) -> Tensor:
     """See `latent_attention.attend`."""
-    context = latents.index_select(0, keys.view(-1)).view(*keys.shape, -1)
+    context = fp8.read(latents, keys.view(-1), query.dtype).view(*keys.shape, -1)
     near = batched(query, context.transpose(1, 2)).float()
     share = torch.softmax(torch.add(bias, near, alpha=scale), -1)
     return batched(share.to(query.dtype), context)
