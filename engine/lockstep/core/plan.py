@@ -8,22 +8,47 @@ from lockstep.core.types import EngineRequest
 
 
 @dataclass(frozen=True, slots=True)
+class Restore:
+    """Begin a prompt behind its first `tokens` tokens, from kept state `kept`.
+
+    The request's pages but the one with the last of these tokens are the state's own; that one is private and gets what page `source`
+    holds. Is `source` -1, the state is on disk and all pages are private.
+    """
+
+    kept: int
+    tokens: int
+    source: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """Write kept state `kept`, whose tokens lie in `pages`, to disk. Its pages are already free for `admissions`."""
+
+    kept: int
+    pages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Admission:
     """A request enters: its state slot and the pool pages it owns until it is released, enough for its prompt and its longest reply."""
 
     request: EngineRequest
     slot: int
     pages: tuple[int, ...]
+    restore: Restore | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PromptSlice:
-    """Run prompt tokens `start .. start + count - 1`. `last` asks for the first reply token."""
+    """Run prompt tokens `start .. start + count - 1`. `last` asks for the first reply token; no tokens are left to run for it if the
+    request was restored at its prompt's end. `keep` is the number under which to keep the state behind these tokens, 0 for none.
+    """
 
     request_id: str
     start: int
     count: int
     last: bool
+    keep: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +61,17 @@ class StepWindow:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step. `releases` are requests that ended since the last plan: their slots and pages are already free for `admissions`."""
+    """One step. `releases` are requests that ended since the last plan: their slots and pages are already free for `admissions`.
+
+    `spills`, then `drops` of kept states come before admissions, too.
+    """
 
     releases: tuple[str, ...] = ()
     admissions: tuple[Admission, ...] = ()
     prompts: tuple[PromptSlice, ...] = ()
     windows: tuple[StepWindow, ...] = ()
+    spills: tuple[Spill, ...] = ()
+    drops: tuple[int, ...] = ()
 
     @property
     def has_rows(self) -> bool:
@@ -53,9 +83,11 @@ class StepPlan:
 class StepResult:
     """Tokens chosen per request, in order: the accepted drafts and one more. `failed` names requests whose row could not be sampled.
 
-    `drafted` counts the drafts run per request, for those that had any.
+    `drafted` counts the drafts run per request, for those that had any. `lost` names requests whose kept state could not be read back:
+    they hold their slot and pages, are empty, and none of their prompt slices was run.
     """
 
     tokens: dict[str, tuple[int, ...]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     drafted: dict[str, int] = field(default_factory=dict)
+    lost: tuple[str, ...] = ()

@@ -32,7 +32,11 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """One tokenised request as the scheduler sees it. `prompt_ids` is never empty; `max_tokens` >= 1 counts generated tokens."""
+    """One tokenised request as the scheduler sees it. `prompt_ids` is never empty; `max_tokens` >= 1 counts generated tokens.
+
+    Prompt states are shared inside a `namespace` only. `marks` are prompt lengths at which other prompts may branch off, ascending; the
+    first is the end of system text and tools.
+    """
 
     id: str
     prompt_ids: tuple[int, ...]
@@ -42,6 +46,8 @@ class EngineRequest:
     min_tokens: int = 0
     ignore_eos: bool = False
     draft: bool = True
+    namespace: str = ""
+    marks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
