@@ -58,9 +58,7 @@ def go_on(runner: Runner, name: str, drafts: int, rounds: int) -> list[int]:
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("length", [1, 63, 130, 300])
-def test_memory_comes_back_bit_for_bit_in_another_slot_and_other_pages(
-    model: GlmModel, checkpoint: Checkpoint, drafter: str, length: int
-):
+def test_memory_comes_back_bit_for_bit_in_another_slot_and_other_pages(model: GlmModel, checkpoint: Checkpoint, drafter: str, length: int):
     name, drafts = DRAFTERS[drafter]
     wanted = request("a", length)
     runs: dict[bool, tuple[list[int], list[str]]] = {}

@@ -31,17 +31,14 @@ class StreamMemory:
     """Saves and restores the streams of one runner."""
 
     def __init__(self, pool: TokenPool, slots: StateSlots, drafter: Drafter) -> None:
-        self._slots, self._drafter = slots, drafter
+        self._slots, self._drafter, self.device = slots, drafter, pool.latents.device
         self._pools = {"trunk": pool} | ({"draft": drafter.pool} if drafter.pool else {})
 
     @torch.inference_mode()
     def save(self, stream: Stream) -> SavedStream:
         """Everything committed of a stream. The stream itself (request, pending token, counts) stays with the caller."""
         sequence = stream.sequence
-        tensors = under("slot", self._slots.save(sequence.slot)) | self.save_pages(sequence.pages[: pages_of(sequence.length)])
-        if stream.request.draft:
-            tensors |= under("drafter", self._drafter.save(stream))
-        return SavedStream(sequence.length, tensors)
+        return SavedStream(sequence.length, self.save_state(stream) | self.save_pages(sequence.pages[: pages_of(sequence.length)]))
 
     @torch.inference_mode()
     def restore(self, stream: Stream, saved: SavedStream) -> None:
@@ -53,10 +50,21 @@ class StreamMemory:
         if len(sequence.pages) < held:
             raise ValueError(f"{len(sequence.pages)} pages for a saved state of {saved.length} tokens; needed: {held}")
         sequence.length = saved.length
-        self._slots.restore(sequence.slot, part(saved.tensors, "slot"))
+        self.restore_state(stream, saved.tensors)
         self.restore_pages(sequence.pages[:held], saved.tensors)
+
+    @torch.inference_mode()
+    def save_state(self, stream: Stream) -> Saved:
+        """What does not lie in pages: recurrent memory, and what the drafter remembers."""
+        tensors = under("slot", self._slots.save(stream.sequence.slot))
+        return tensors | under("drafter", self._drafter.save(stream)) if stream.request.draft else tensors
+
+    @torch.inference_mode()
+    def restore_state(self, stream: Stream, saved: Saved) -> None:
+        """Put what `save_state` returned into the stream's present slot."""
+        self._slots.restore(stream.sequence.slot, part(saved, "slot"))
         if stream.request.draft:
-            self._drafter.restore(stream, part(saved.tensors, "drafter"))
+            self._drafter.restore(stream, part(saved, "drafter"))
 
     @torch.inference_mode()
     def save_pages(self, pages: list[int]) -> Saved:

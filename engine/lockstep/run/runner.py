@@ -6,40 +6,55 @@ Knows which sequence a request is; knows nothing of queues, text or who drafts.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from lockstep.cache import Sequence, StateSlots, TokenPool
+from lockstep.cache.spill import SpillFolder
 from lockstep.core.plan import Admission, PromptSlice, StepPlan, StepResult, StepWindow
 from lockstep.draft.stream import Ask, Drafter, Kept, Stream
 from lockstep.model.glm import GlmModel
+from lockstep.run.kept import KeptStates, LastTile, last_tile
 from lockstep.run.memory import SavedStream, StreamMemory
 from lockstep.run.sampler import RowRequest, SamplingError, choose
 
 
 @dataclass(slots=True)
 class _Step:
-    """What one step has come to so far."""
+    """What one step has come to so far; `kept` are rows the drafter has not seen."""
 
     result: StepResult = field(default_factory=StepResult)
     kept: list[Kept] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
 
 
 class Runner:
     """Owns the sequences of one model. `vocabulary` ids below it may be chosen; the rows above are padding.
 
-    `drafter` guesses for requests that want drafts. Without one each window is its pending token.
+    `drafter` guesses for requests that want drafts. Without one each window is its pending token. `spill` takes kept prompt states that a
+    plan sends to disk.
     """
 
-    def __init__(self, model: GlmModel, pool: TokenPool, slots: StateSlots, vocabulary: int, drafter: Drafter | None = None) -> None:
+    def __init__(
+        self,
+        model: GlmModel,
+        pool: TokenPool,
+        slots: StateSlots,
+        vocabulary: int,
+        drafter: Drafter | None = None,
+        spill: SpillFolder | None = None,
+    ) -> None:
         self._model, self._slots, self._vocabulary = model, slots, vocabulary
         self._drafter = drafter or Drafter()
         self._live: dict[str, Stream] = {}
         self._memory = StreamMemory(pool, slots, self._drafter)
         self._paused: dict[str, SavedStream] = {}
+        self._kept = KeptStates(self._memory, model.exchange, spill)
+        self._whole_prompts: dict[str, LastTile] = {}
         model.attach(pool, slots)
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -47,18 +62,21 @@ class Runner:
         for name in plan.releases:
             stream = self._live.pop(name)
             self._paused.pop(name, None)
+            self._whole_prompts.pop(name, None)
             if stream.request.draft:
                 self._drafter.release(stream)
-        for admission in plan.admissions:
-            self._admit(admission)
+        self._kept.spill(plan.spills)
+        self._kept.drop(plan.drops)
         step = _Step()
+        for admission in plan.admissions:
+            self._admit(admission, step)
         for piece in plan.prompts:
-            self._run_prompt(piece, step)
+            if piece.request_id not in step.lost:
+                self._run_prompt(piece, step)
         if plan.windows:
             self._run_windows(plan.windows, step)
-        if step.kept:
-            self._drafter.absorb(step.kept)
-        return step.result
+        self._absorb(step)
+        return replace(step.result, lost=tuple(step.lost))
 
     def state_hash(self, request_id: str) -> str:
         """SHA-256 of the committed state of a request that has not been released yet."""
@@ -74,21 +92,60 @@ class Runner:
         stream.sequence.slot, stream.sequence.pages[:] = slot, pages
         self._memory.restore(stream, self._paused.pop(request_id))
 
-    def _admit(self, admission: Admission) -> None:
+    def _admit(self, admission: Admission, step: _Step) -> None:
+        restore, request = admission.restore, admission.request
         self._slots.reset(admission.slot)
-        stream = self._live[admission.request.id] = Stream(admission.request, Sequence(admission.slot, list(admission.pages)))
-        if stream.request.draft:
-            self._drafter.admit(stream)
+        stream = self._live[request.id] = Stream(request, Sequence(admission.slot, list(admission.pages)))
+        if request.draft:
+            self._drafter.admit(stream, last_tile(restore.tokens) + 1 if restore else 1)
+        if restore is None:
+            return
+        tile = self._kept.begin(stream, restore)
+        if tile is None:
+            step.lost.append(request.id)
+            if request.draft:
+                self._drafter.admit(stream)
+        elif restore.tokens == len(request.prompt_ids):
+            self._whole_prompts[request.id] = tile
+        else:
+            self._tell_prompt(stream, last_tile(restore.tokens), restore.tokens, tile.taps, step)
 
     def _run_prompt(self, piece: PromptSlice, step: _Step) -> None:
-        stream, end = self._live[piece.request_id], piece.start + piece.count
-        prompt, taps = stream.request.prompt_ids, self._drafter.taps if stream.request.draft else ()
-        output = self._model.run_prompt(stream.sequence, prompt[piece.start : end], taps)
-        following = prompt[piece.start + 1 : end + 1]
-        if piece.last:
-            following += self._take(stream, self._logits(output.hidden), (), step.result)
-        if stream.request.draft and len(following) == piece.count:
-            step.kept.append(Kept(stream, piece.start, following, output.taps))
+        """Run a slice, keep the state behind it if the plan says so, choose the first reply token behind the last one."""
+        stream, start, end = self._live[piece.request_id], piece.start, piece.start + piece.count
+        if piece.count:
+            output = self._model.run_prompt(stream.sequence, stream.request.prompt_ids[start:end], self._taps(stream))
+            taps, logits = output.taps, torch.from_numpy(self._logits(output.hidden)[0]) if piece.last else None
+        else:
+            whole = self._whole_prompts.pop(piece.request_id)
+            start, taps, logits = last_tile(end), whole.taps, whole.logits
+        tile = last_tile(end)
+        if piece.keep:
+            if tile > start:
+                self._tell_prompt(stream, start, tile, taps[:, : tile - start], step)
+            self._absorb(step)
+            start, taps = tile, taps[:, tile - start :]
+            self._kept.keep(piece.keep, stream, taps, logits)
+        if logits is None or self._take(stream, logits.unsqueeze(0).numpy(), (), step.result):
+            self._tell_prompt(stream, start, end, taps, step)
+
+    def _taps(self, stream: Stream) -> tuple[int, ...]:
+        return self._drafter.taps if stream.request.draft else ()
+
+    def _tell_prompt(self, stream: Stream, start: int, end: int, taps: Tensor, step: _Step) -> None:
+        """Let the drafter know of prompt rows `start .. end - 1`; behind the prompt's last one stands the pending token."""
+        if not stream.request.draft:
+            return
+        if any(rows.stream is stream for rows in step.kept):
+            self._absorb(step)
+        prompt = stream.request.prompt_ids
+        following = prompt[start + 1 : end + 1] + ((stream.pending,) if end == len(prompt) else ())
+        step.kept.append(Kept(stream, start, following, taps))
+
+    def _absorb(self, step: _Step) -> None:
+        if step.kept:
+            self._drafter.absorb(step.kept)
+            step.kept = []
 
     def _run_windows(self, windows: tuple[StepWindow, ...], step: _Step) -> None:
         streams = [self._live[window.request_id] for window in windows]

@@ -1,0 +1,87 @@
+"""Prompt states kept on this rank, in memory and on disk, under the numbers that plans name. Decides nothing about which and how long.
+
+A state is that behind a prompt prefix. What its drafter remembers is that before the prefix's last tile, together with the taps of the
+tile's rows: what a drafter makes of a row may depend on the token behind it, which is not part of the prefix.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lockstep.cache import PAGE_TOKENS, Saved
+from lockstep.cache.saved import host_copy
+from lockstep.cache.spill import SpillError, SpillFolder
+from lockstep.core.plan import Restore, Spill
+from lockstep.draft.stream import Stream
+from lockstep.layers.exchange import Exchange
+from lockstep.run.memory import StreamMemory, pages_of
+
+log = logging.getLogger("lockstep.kept")
+
+
+@dataclass(frozen=True, slots=True)
+class LastTile:
+    """The last tile of a kept prefix: `taps [n, rows, D]` on the device, and the logits `[V]` fp32 of its last row at a prompt's end."""
+
+    taps: Tensor
+    logits: Tensor | None
+
+
+class KeptStates:
+    """States of one runner. Without `spill` none is ever written to disk."""
+
+    def __init__(self, memory: StreamMemory, exchange: Exchange, spill: SpillFolder | None = None) -> None:
+        self._memory, self._exchange, self._spill = memory, exchange, spill
+        self._held: dict[int, Saved] = {}
+
+    def keep(self, number: int, stream: Stream, taps: Tensor, logits: Tensor | None) -> None:
+        """Keep the committed state of `stream`, whose drafter has not yet seen the rows of the last tile, whose `taps` these are."""
+        saved = self._memory.save_state(stream) | {"taps": host_copy(taps)}
+        self._held[number] = saved if logits is None else saved | {"logits": host_copy(logits)}
+
+    def spill(self, orders: tuple[Spill, ...]) -> None:
+        """Hand states and their pages to the writer."""
+        for order in orders:
+            assert self._spill is not None
+            self._spill.write(order.kept, self._held.pop(order.kept) | self._memory.save_pages(list(order.pages)))
+
+    def drop(self, numbers: tuple[int, ...]) -> None:
+        """Forget states, wherever they are."""
+        for number in numbers:
+            if self._held.pop(number, None) is None and self._spill is not None:
+                self._spill.remove(number)
+
+    def begin(self, stream: Stream, restore: Restore) -> LastTile | None:
+        """Make `stream`, which was just admitted, the prefix of `restore`. None, and nothing changed, if a rank cannot read its part."""
+        saved = self._held.get(restore.kept) if restore.source >= 0 else self._read(restore.kept)
+        if saved is None:
+            return None
+        held, last = pages_of(restore.tokens), last_tile(restore.tokens) // PAGE_TOKENS
+        if restore.source >= 0:
+            self._memory.copy_page(restore.source, stream.sequence.pages[last])
+        else:
+            self._memory.restore_pages(stream.sequence.pages[:held], saved)
+        self._memory.restore_state(stream, saved)
+        stream.sequence.length = restore.tokens
+        return LastTile(saved["taps"].to(self._memory.device), saved.get("logits"))
+
+    def _read(self, number: int) -> Saved | None:
+        """A state from disk, if every rank has its part of it."""
+        assert self._spill is not None
+        saved = None
+        try:
+            saved = self._spill.read(number)
+        except SpillError as error:
+            log.warning("%s", error)
+        # exact: a state is used on all ranks or on none.
+        mine = torch.tensor([[float(saved is not None)]], device=self._memory.device)
+        return saved if self._exchange.add(mine).item() == self._exchange.share.ranks else None
+
+
+def last_tile(tokens: int) -> int:
+    """Where the tile that holds the last of `tokens` tokens begins."""
+    return (tokens - 1) // PAGE_TOKENS * PAGE_TOKENS
