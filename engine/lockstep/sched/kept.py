@@ -141,7 +141,7 @@ class KeptPrompts:
         return state.pages[:-1]
 
     def keep(self, trace: Trace, tokens: int, pages: tuple[int, ...]) -> int:
-        """Keep the state behind the first `tokens` tokens, which lie in `pages`. The number to save it under; 0 if it is kept or has no room."""
+        """Keep the state behind the first `tokens` tokens, which lie in `pages`. Its number; 0 if it is kept already or has no room."""
         key, at_end = trace.key(tokens), tokens == trace.tokens
         old = self._states.get(key)
         if old and (old.at_end or not at_end):

@@ -1,0 +1,125 @@
+"""Memory on disk comes back as it was or not at all, and every way of not coming back has a name."""
+
+from __future__ import annotations
+
+import logging
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from lockstep.cache.spill import SpillError, SpillFolder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[SpillFolder]:
+    spill = SpillFolder(tmp_path / "spill", 0)
+    yield spill
+    spill.close()
+
+
+def tensors(seed: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "slot.kda": torch.randn(3, 4, 5, generator=generator),
+        "pages.trunk.latents": torch.randn(2, 7, generator=generator).bfloat16(),
+        "drafter.length": torch.tensor(130 + seed),
+        "taps": torch.empty(0, 5, 8),
+    }
+
+
+def same(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == two.keys() and all(one[name].dtype == two[name].dtype and torch.equal(one[name], two[name]) for name in one)
+
+
+def test_what_was_written_comes_back_bit_for_bit(folder: SpillFolder):
+    for number in range(9):
+        folder.write(number, tensors(number))
+    assert same(folder.read(8), tensors(8)), "while it may still be being written"
+    folder.settle()
+    assert all(same(folder.read(number), tensors(number)) for number in range(9))
+
+
+def test_only_the_owner_may_read_the_files(folder: SpillFolder, tmp_path: Path):
+    folder.write(1, tensors(1))
+    folder.settle()
+    assert (tmp_path / "spill").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "spill" / "rank0-1.kept").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_was_removed_is_gone_also_while_it_is_written(folder: SpillFolder, tmp_path: Path):
+    for number in range(4):
+        folder.write(number, tensors(number))
+        folder.remove(number)
+    folder.settle()
+    with pytest.raises(SpillError, match="rank0-2.kept cannot be read"):
+        folder.read(2)
+    folder.write(9, tensors(9))
+    folder.settle()
+    assert [path.name for path in (tmp_path / "spill").glob("*.kept")] == ["rank0-9.kept"]
+
+
+@pytest.mark.parametrize("place", [0, 40, -1])
+def test_a_changed_byte_anywhere_is_noticed(folder: SpillFolder, tmp_path: Path, place: int):
+    folder.write(1, tensors(1))
+    folder.settle()
+    path = tmp_path / "spill" / "rank0-1.kept"
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(SpillError, match="is not what was written"):
+        folder.read(1)
+
+
+def test_a_cut_file_and_another_states_file_are_noticed(folder: SpillFolder, tmp_path: Path):
+    folder.write(1, tensors(1))
+    folder.write(2, tensors(2))
+    folder.settle()
+    one, two = (tmp_path / "spill" / f"rank0-{number}.kept" for number in (1, 2))
+    one.write_bytes(one.read_bytes()[:-8])
+    two.replace(tmp_path / "spill" / "rank0-3.kept")
+    for number in (1, 3):
+        with pytest.raises(SpillError, match="is not what was written"):
+            folder.read(number)
+
+
+def test_a_disk_that_takes_no_more_is_named_and_leaves_no_half_file(folder: SpillFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))
+    try:
+        with caplog.at_level(logging.WARNING, "lockstep.spill"):
+            folder.write(1, tensors(1))
+            folder.settle()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "rank0-1.kept was not written (File too large)" in caplog.text
+    assert not list((tmp_path / "spill").glob("*.kept"))
+    with pytest.raises(SpillError, match="cannot be read"):
+        folder.read(1)
+    folder.write(1, tensors(1))
+    folder.settle()
+    assert same(folder.read(1), tensors(1)), "the writer goes on when there is room again"
+
+
+def test_what_an_earlier_process_left_is_removed_and_two_processes_do_not_share(tmp_path: Path):
+    first = SpillFolder(tmp_path, 0)
+    with pytest.raises(SpillError, match="in use by another server"):
+        SpillFolder(tmp_path, 0)
+    other_rank = SpillFolder(tmp_path, 1)
+    other_rank.write(5, tensors(5))
+    other_rank.settle()
+    first.close()
+    (tmp_path / "rank0-7.kept").write_bytes(b"left")
+    again = SpillFolder(tmp_path, 0)
+    assert not (tmp_path / "rank0-7.kept").exists()
+    assert same(other_rank.read(5), tensors(5))
+    again.close()
+    other_rank.close()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpillError, match=r"--spill-dir .*file/spill: Not a directory; needed: a folder this user may write to"):
+        SpillFolder(tmp_path / "file" / "spill", 0)
