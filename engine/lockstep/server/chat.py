@@ -11,7 +11,7 @@ from lockstep.server.body import read_model
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import ChatCompletion, inference_route
 from lockstep.server.errors import bad_request
-from lockstep.server.generation import Generation, engine_request, prompt_digest, tokenised
+from lockstep.server.generation import Generation, PromptIds, engine_request, prompt_digest, tokenised
 from lockstep.server.replies import Choice, reply_events, whole_reply
 from lockstep.server.schema import ChatBody, ChatMessage, TokenizeBody
 from lockstep.server.stream import EventStream, unless_client_leaves
@@ -32,9 +32,10 @@ async def chat_completions(request: Request) -> Response:
     site.require_ready()
     body = await read_model(request, ChatBody)
     site.require_model(body.model)
-    prompt = await chat_prompt(site, body, body.messages, site.context)
+    namespace = site.namespace(request, body.cache_salt)
+    prompt = await chat_prompt(site, body, body.messages, site.context, owner=namespace)
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    engine = engine_request(site, body, prompt.ids, "chatcmpl", "messages", wanted)
+    engine = engine_request(site, body, PromptIds(prompt.ids, "messages", namespace, prompt.marks), "chatcmpl", wanted)
     text = ReplyText(site.tokenizer, body.stop or (), prompt.in_reasoning, tools=_tools(site, body, prompt))
     generation = Generation(site, engine, text, "chat", "messages")
     if body.stream:
@@ -43,14 +44,22 @@ async def chat_completions(request: Request) -> Response:
 
 
 async def chat_prompt(
-    site: Deployment, body: ChatBody | TokenizeBody, messages: list[ChatMessage], limit: int, add_generation_prompt: bool = True
+    site: Deployment,
+    body: ChatBody | TokenizeBody,
+    messages: list[ChatMessage],
+    limit: int,
+    add_generation_prompt: bool = True,
+    owner: str = "",
 ) -> Prompt:
-    """The ids a conversation becomes; the one way to them, for replies and for `/tokenize`. Raises ApiError 400 far past `limit` tokens."""
+    """The ids a conversation becomes; the one way to them, for replies and for `/tokenize`. Raises ApiError 400 far past `limit` tokens.
+
+    `owner` see `ChatTemplate.prompt`.
+    """
     thinking = choose_thinking(site.thinking, body.thinking_switch, body.effort)
     plain = [message.model_dump(exclude_none=True) for message in messages]
 
     def render() -> Prompt:
-        return site.template.prompt(plain, thinking, body.clear_thinking, add_generation_prompt, limit, body.offered_tools)
+        return site.template.prompt(plain, thinking, body.clear_thinking, add_generation_prompt, limit, body.offered_tools, owner)
 
     characters = _characters(messages) + sum(len(str(tool)) for tool in body.offered_tools)
     return await tokenised(render, characters, "messages", site.context)

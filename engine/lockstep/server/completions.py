@@ -8,7 +8,7 @@ from starlette.responses import Response
 from lockstep.server.body import read_model
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import TextCompletion, inference_route
-from lockstep.server.generation import Generation, check_ids, engine_request, tokenised
+from lockstep.server.generation import Generation, PromptIds, check_ids, engine_request, tokenised
 from lockstep.server.replies import Choice, reply_events, whole_reply
 from lockstep.server.schema import CompletionBody
 from lockstep.server.stream import EventStream, unless_client_leaves
@@ -25,7 +25,7 @@ async def completions(request: Request) -> Response:
     body = await read_model(request, CompletionBody)
     site.require_model(body.model)
     ids = await _prompt_ids(site, body.prompt)
-    engine = engine_request(site, body, ids, "cmpl", "prompt", body.max_tokens)
+    engine = engine_request(site, body, PromptIds(ids, "prompt", site.namespace(request, body.cache_salt)), "cmpl", body.max_tokens)
     generation = Generation(site, engine, ReplyText(site.tokenizer, body.stop or (), split_reasoning=False), "completions", "prompt")
     if body.stream:
         return EventStream(reply_events(generation, TextDialect(), site.options.name, body))

@@ -18,6 +18,7 @@ from lockstep.core.types import EngineRequest, RoundEvent
 from lockstep.server.auth import Keys
 from lockstep.server.errors import ApiError, engine_dead, unavailable
 from lockstep.server.meters import Meters
+from lockstep.server.namespace import Namespaces
 from lockstep.text.errors import CheckpointTextError
 from lockstep.text.template import ChatTemplate
 from lockstep.text.thinking import Thinking, default_thinking
@@ -54,6 +55,7 @@ class Deployment:
     keys: Keys
     meters: Meters
     thinking: Thinking
+    namespaces: Namespaces = field(default_factory=Namespaces)
     created: int = field(default_factory=lambda: int(time.time()))
     started_s: float = field(default_factory=time.monotonic)
     draining: bool = False
@@ -94,6 +96,10 @@ class Deployment:
         if state is EngineState.LOADING:
             return "loading"
         return "stalled" if self.engine.last_step_age_s > STALL_S else "ok"
+
+    def namespace(self, request: Request, salt: str | None) -> str:
+        """Name under which prompt states of `request` are kept."""
+        return self.namespaces.of(self.keys.label(request) if self.keys.needed else None, salt)
 
     def require_ready(self) -> None:
         """Raise ApiError 503 unless requests can be taken."""

@@ -10,6 +10,7 @@ import struct
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lockstep.core.errors import CONTEXT_EXCEEDED, EngineDied, EngineRejected
@@ -52,13 +53,22 @@ def check_ids(site: Deployment, ids: Sequence[int], param: str) -> None:
         raise bad_request(f"`{param}` holds the id {shown}; needed: ids from 0 to {size - 1}, the vocabulary of this model.", param)
 
 
-def engine_request(
-    site: Deployment, body: GenerationBody, prompt_ids: Sequence[int], prefix: str, param: str, wanted: int | None
-) -> EngineRequest:
+@dataclass(frozen=True, slots=True)
+class PromptIds:
+    """A prompt and what is known of it: the field it came in, who may share its states (`Namespaces`), where others may branch off."""
+
+    ids: Sequence[int]
+    param: str
+    namespace: str
+    marks: tuple[int, ...] = ()
+
+
+def engine_request(site: Deployment, body: GenerationBody, prompt: PromptIds, prefix: str, wanted: int | None) -> EngineRequest:
     """The engine's form of a request. `wanted`: reply tokens asked for; None or 0 takes the default, cut to the room left.
 
     Raises ApiError 400 if prompt and reply do not fit the window.
     """
+    prompt_ids, param = prompt.ids, prompt.param
     room = site.context - len(prompt_ids)
     if room < (wanted or 1):
         asked = len(prompt_ids) + (wanted or 1)
@@ -84,6 +94,8 @@ def engine_request(
         min_tokens=min_tokens,
         ignore_eos=bool(body.ignore_eos),
         draft=body.draft is not False,
+        namespace=prompt.namespace,
+        marks=prompt.marks,
     )
 
 

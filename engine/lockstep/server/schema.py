@@ -90,6 +90,9 @@ class GenerationBody(Body):
     ignore_eos: StrictBool | None = None
     min_tokens: int | None = Field(None, ge=0, le=MAX_TOKEN_ID)
     draft: StrictBool | None = Field(None, description="false decodes without drafting: same tokens, one a round.")
+    cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1000)] | None = Field(
+        None, description="Prompt states are shared only with requests of the same key and salt."
+    )
     return_token_ids: StrictBool | None = Field(None, description="Adds the ids of prompt and reply to the `lockstep` block.")
 
     @model_validator(mode="after")

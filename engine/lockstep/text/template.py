@@ -17,20 +17,26 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from lockstep.text.errors import CheckpointTextError, TextError
 from lockstep.text.history import Message, normalise
+from lockstep.text.memo import PieceMemo
 from lockstep.text.thinking import Thinking
 from lockstep.text.tokenizer import THINK_CLOSE, THINK_OPEN, Tokenizer
 
 # A noncharacter of Unicode. Texts that hold it are escaped as well, so nothing is lost.
 _MARK = "\ufdd0"
 _BREAK, _LITERAL = _MARK + "1", _MARK + "0"
+_INPUT_TURNS, _REPLY_TURN = ("<|user|>", "<|observation|>"), "<|assistant|>"
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Ids of a rendered conversation; `in_reasoning` if the reply begins inside the think block."""
+    """Ids of a rendered conversation; `in_reasoning` if the reply begins inside the think block.
+
+    `marks` are lengths at which other prompts are likely to go on otherwise: before the first turn, before the newest, before the reply.
+    """
 
     ids: tuple[int, ...]
     in_reasoning: bool
+    marks: tuple[int, ...] = ()
 
 
 class ChatTemplate:
@@ -38,7 +44,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, tokenizer: Tokenizer, where: str = "chat_template.jinja") -> None:
         """Raise CheckpointTextError if the template does not compile or cannot render one user message."""
-        self._tokenizer = tokenizer
+        self._tokenizer, self._memo = tokenizer, PieceMemo(tokenizer)
         try:
             self._template = _environment().from_string(source)
             self._effort_at, self._effort_lines = self._find_effort_line()
@@ -64,11 +70,12 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         limit: int | None = None,
         tools: Sequence[dict[str, Any]] = (),
+        owner: str = "",
     ) -> Prompt:
         """Ids of a conversation. Raises TextError if the template refuses it or the text is no Unicode, TooManyTokens far past `limit`.
 
         `messages` and `tools` are validated and of the OpenAI form. Thinking off is not a state the published template has: the effort
-        line is dropped and the think block closed.
+        line is dropped and the think block closed. Ids of pieces of text are remembered for `owner`.
         """
         names: dict[str, Any] = {"add_generation_prompt": add_generation_prompt, "enable_thinking": thinking.enabled}
         if clear_thinking is not None:
@@ -81,7 +88,8 @@ class ChatTemplate:
             self._drop_effort_line(pieces, thinking.effort)
             if opened:
                 pieces += [THINK_CLOSE, ""]
-        return Prompt(self._ids(pieces, limit), opened and thinking.enabled)
+        ids, starts = self._ids(pieces, limit, owner)
+        return Prompt(ids, opened and thinking.enabled, _marks(starts))
 
     def _render(self, messages: Sequence[Message], effort: str, names: dict[str, Any]) -> list[str]:
         """Marked text cut at the template's own control tokens: plain pieces at even places, spellings at odd ones."""
@@ -124,13 +132,23 @@ class ChatTemplate:
             return [self._marked(item) for item in value]
         return value
 
-    def _ids(self, pieces: list[str], limit: int | None) -> tuple[int, ...]:
-        plain = self._tokenizer.encode_many([piece.replace(_BREAK, "").replace(_LITERAL, _MARK) for piece in pieces[0::2]], limit)
-        ids = list(plain[0])
+    def _ids(self, pieces: list[str], limit: int | None, owner: str) -> tuple[tuple[int, ...], list[tuple[str, int]]]:
+        """Ids, and where each of the template's own tokens stands among them."""
+        texts = [piece.replace(_BREAK, "").replace(_LITERAL, _MARK) for piece in pieces[0::2]]
+        plain = self._memo.encode_many(texts, limit, owner)
+        ids, starts = list(plain[0]), list[tuple[str, int]]()
         for spelling, piece in zip(pieces[1::2], plain[1:], strict=True):
+            starts.append((spelling, len(ids)))
             ids.append(self._tokenizer.added[spelling])
             ids += piece
-        return tuple(ids)
+        return tuple(ids), starts
+
+
+def _marks(starts: list[tuple[str, int]]) -> tuple[int, ...]:
+    turns = [(spelling, place) for spelling, place in starts if spelling in (*_INPUT_TURNS, _REPLY_TURN)]
+    newest = [place for spelling, place in turns if spelling in _INPUT_TURNS][-1:]
+    reply = [place for spelling, place in turns if spelling == _REPLY_TURN][-1:]
+    return tuple(sorted({place for _, place in turns[:1]}.union(newest, reply)))
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

@@ -22,7 +22,7 @@ THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
 
 # Texts of fewer characters than this for each token of the limit are encoded without counting first.
-_LIKELY_CHARACTERS = 4
+LIKELY_CHARACTERS = 4
 _SLICE_CHARACTERS = 1 << 16
 _CUT_TOKENS = 16
 
@@ -67,7 +67,7 @@ class Tokenizer:
         Raises TextError for text that is no Unicode, and TooManyTokens for texts that are far past `limit` tokens together. A text
         only a little past it is encoded: the caller knows what else shares the limit.
         """
-        if limit is not None and sum(map(len, texts)) > _LIKELY_CHARACTERS * limit:
+        if limit is not None and sum(map(len, texts)) > LIKELY_CHARACTERS * limit:
             self._refuse_past(texts, limit)
         return [encoding.ids for encoding in self._encodings(texts)]
 

@@ -1,0 +1,53 @@
+"""Ids of pieces of text seen lately, so that a conversation that comes back is cut into tokens only where it grew.
+
+Knows no template. A piece is encoded on its own, whatever stands around it, so remembered ids are the ids it would get again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from lockstep.text.tokenizer import LIKELY_CHARACTERS, Tokenizer
+
+MOST_CHARACTERS = 1 << 24
+# What an entry costs beside its text.
+_ENTRY_CHARACTERS = 256
+
+
+class PieceMemo:
+    """Least recently used pieces go first. Owners share nothing: how long a text takes to encode must not tell who else sent it."""
+
+    def __init__(self, tokenizer: Tokenizer, most_characters: int = MOST_CHARACTERS) -> None:
+        self._tokenizer, self._most = tokenizer, most_characters
+        self._known: OrderedDict[tuple[str, str], list[int]] = OrderedDict()
+        self._characters = 0
+        self._lock = threading.Lock()
+
+    def encode_many(self, texts: Sequence[str], limit: int | None, owner: str) -> list[list[int]]:
+        """As `Tokenizer.encode_many`; the lists belong to the memo."""
+        if limit is not None and sum(map(len, texts)) > LIKELY_CHARACTERS * limit:
+            return self._tokenizer.encode_many(texts, limit)
+        with self._lock:
+            found = {text: self._seen(owner, text) for text in texts}
+        missing = [text for text, ids in found.items() if ids is None]
+        encoded = dict(zip(missing, self._tokenizer.encode_many(missing, limit), strict=True))
+        with self._lock:
+            for text, ids in encoded.items():
+                self._learn(owner, text, ids)
+        return [encoded[text] if (ids := found[text]) is None else ids for text in texts]
+
+    def _seen(self, owner: str, text: str) -> list[int] | None:
+        ids = self._known.get((owner, text))
+        if ids is not None:
+            self._known.move_to_end((owner, text))
+        return ids
+
+    def _learn(self, owner: str, text: str, ids: list[int]) -> None:
+        if (owner, text) not in self._known:
+            self._characters += len(text) + _ENTRY_CHARACTERS
+        self._known[owner, text] = ids
+        while self._characters > self._most:
+            (_, oldest), _ = self._known.popitem(last=False)
+            self._characters -= len(oldest) + _ENTRY_CHARACTERS
