@@ -57,9 +57,8 @@ def container_launch(config: Config, build: str) -> Launch:
 
 def engine_words(config: Config, places: Mapping[str, str], *, host: str) -> list[str]:
     """`serve` and its options; `places` are paths as the engine sees them."""
-    words = ["serve", "--model", places["model"]]
-    if config.text("DRAFTER") == "dflash2":
-        words += ["--drafter", places["drafter"]]
+    drafter = config.text("DRAFTER")
+    words = ["serve", "--model", places["model"], "--drafter", places["drafter"] if drafter == "dflash2" else drafter]
     for name, setting in SETTINGS.items():
         if name == "THINKING":
             words.append("--thinking" if config.is_on(name) else "--no-thinking")

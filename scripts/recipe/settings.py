@@ -77,7 +77,9 @@ _IMAGE = matching(
 )
 _COMMIT = matching(r"[0-9a-f]{40}", "a full commit id of 40 hexadecimal digits")
 _REPOSITORY = matching(r"[^\s-][^\s]*", "a path or URL of a Git repository, without blanks")
-_POLICY = matching(r"[a-z0-9]+(:[0-9.]+)?", "a word, or a word, a colon and a number, such as fnc7:0.3")
+_POLICY = matching(
+    r"auto|(f?(nc|c)?|cost)[0-9]{1,2}(:(noisy|[0-9.]+)){0,2}", "auto, a number of drafts, or a word of the engine such as fnc7:0.3 or cost7"
+)
 
 _setting(
     "PROFILE",
@@ -119,16 +121,28 @@ _engine_setting(
     unit="tokens",
 )
 _engine_setting("PARALLEL", 2, "4", integer(1, 32), "--parallel", "requests computed at the same time; more wait in a queue")
-_engine_setting("DENSE", 2, ("q4", "bf16"), choice("q4", "fp8", "bf16"), "", "format of the dense matrices in memory")
-_engine_setting("KV", 2, ("fp8", "bf16"), choice("fp8", "bf16"), "", "format of the latent cache")
+_engine_setting(
+    "RANKS", 2, ("2", "1"), integer(1, 2), "--ranks", "processes that share the model, on GPUs one a device; replies depend on how many"
+)
+_engine_setting(
+    "DENSE", 2, ("q4", "bf16"), choice("q4", "fp8", "bf16"), "--dense", "form of the large dense matrices; each has replies of its own"
+)
+_engine_setting("KV", 2, ("fp8", "bf16"), choice("fp8", "bf16"), "--kv", "form of the latent cache; each has replies of its own")
 _setting(
     "DRAFTER",
     2,
-    ("dflash2", "none"),
+    "dflash2",
     choice("dflash2", "mtp", "none"),
     "who drafts: the DFlash2 drafter, the checkpoint's own MTP layer, or nobody",
 )
-_engine_setting("DRAFT_POLICY", 2, "fnc7:0.3", _POLICY, "", "how many drafts a round: up to 7 while the chance is at least 0.3")
+_engine_setting(
+    "DRAFT_POLICY",
+    2,
+    "auto",
+    _POLICY,
+    "--draft-policy",
+    "how many drafts a round; auto: fnc7:0.3 for dflash2, which is up to 7 while the chance is at least 0.3, and 3 for mtp",
+)
 
 _setting("DATA_DIR", 3, "{cache}/glm-5.3-flash", folder(), "large things that can be made again: environments, builds, weights")
 _setting("MODEL_DIR", 3, ("{DATA_DIR}/models/GLM-5.3-Flash-EXL3-4bpw", "{root}/embedded"), folder(), "folder of the checkpoint")
