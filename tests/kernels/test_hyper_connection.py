@@ -37,7 +37,7 @@ def published(streams: Tensor, fn: Tensor, scale: Tensor, base: Tensor) -> tuple
 @pytest.mark.parametrize("on_host", [True, False])
 def test_split_has_the_published_values(rows: int, on_host: bool) -> None:
     at = site(*(fn_scale_base := parameters()), 1e-6, 1e-5, 20)
-    at = at if on_host else replace(at, host_steps=())
+    at = at if on_host else replace(at, host=None)
     streams = torch.randn(rows, H, D)
     for found, wanted in zip(split(streams, at), published(streams, *fn_scale_base), strict=True):
         assert torch.allclose(found.double(), wanted, atol=2e-6)
@@ -61,7 +61,7 @@ def test_collapse_is_the_plain_mean() -> None:
 @pytest.mark.parametrize("on_host", [True, False])
 def test_a_rows_bits_do_not_depend_on_count_and_place(on_host: bool) -> None:
     at = site(*parameters(), 1e-6, 1e-5, 20)
-    at = at if on_host else replace(at, host_steps=())
+    at = at if on_host else replace(at, host=None)
     row = torch.randn(H, D)
     seen = set()
     for rows, place in [(8, 0), (8, 7), (16, 9), (32, 31)]:
@@ -72,17 +72,18 @@ def test_a_rows_bits_do_not_depend_on_count_and_place(on_host: bool) -> None:
 
 
 def test_the_host_check_notices_rows_that_depend_on_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows, columns = host.adders(4, 1e-6)
-    plain = host.sinkhorn
-    assert host.rows_are_independent((columns, rows), (8, 16))
+    steps, plain = host.steps(4, 1e-6, 20), host.sinkhorn
+    assert host.rows_are_independent(steps, 4)
     monkeypatch.setattr(host, "sinkhorn", lambda comb, steps: plain(comb, steps) * (1 + 1e-3 * comb.mean()))
-    assert not host.rows_are_independent((columns, rows), (8, 16))
+    assert not host.rows_are_independent(steps, 4)
 
 
 def test_host_and_plain_sinkhorn_agree() -> None:
     at = site(*parameters(), 1e-6, 1e-5, 20)
-    comb = torch.rand(8, 16)
-    assert torch.allclose(host.sinkhorn(comb, at.host_steps), ref.sinkhorn(comb.clone(), at), atol=1e-6)
+    assert at.host is not None
+    comb = torch.rand(8, 4, 4)
+    plain = ref.sinkhorn((comb / comb.sum(-1, keepdim=True) + 1e-6).view(8, 16), at).view(8, 4, 4)
+    assert torch.allclose(torch.from_numpy(host.sinkhorn(comb.numpy().copy(), at.host.steps)), plain, atol=1e-6)
 
 
 def test_a_site_of_another_shape_is_refused() -> None:

@@ -66,9 +66,18 @@ def test_one_row_at_a_time_gives_the_same_values() -> None:
     assert torch.allclose(linear(x, single), linear(x, packed), atol=1e-5)
 
 
-def test_a_row_count_off_the_tiles_is_refused() -> None:
-    with pytest.raises(ValueError, match="7 rows; needed: 8, 16, 24, 32"):
-        linear(torch.randn(7, 32), pack(torch.randn(16, 32)))
+@pytest.mark.parametrize("shape", [(452, 256), (3, 40, 32)])
+@pytest.mark.parametrize("rows", [1, 7, 9, 31])
+def test_rows_that_fill_no_tile_have_the_bits_they_have_in_one(shape: tuple[int, ...], rows: int) -> None:
+    packed, x = pack(torch.randn(shape)), torch.randn(32, *shape[:-2], shape[-1])
+    linear(torch.full_like(x, 1e30), packed)
+    assert torch.equal(linear(x[:rows], packed), linear(x, packed)[:rows])
+
+
+@pytest.mark.parametrize("rows", [0, 33, 63, 65])
+def test_a_row_count_of_neither_path_is_refused(rows: int) -> None:
+    with pytest.raises(ValueError, match=f"{rows} rows; needed: 1 to 32, or one prompt tile of 64"):
+        linear(torch.randn(rows, 32), pack(torch.randn(16, 32)))
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 31, 64, 70])

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lockstep.config.model import TextConfig
 from lockstep.kernels.embedding import embed
-from lockstep.kernels.linear import STEP_ROWS
+from lockstep.kernels.linear import MAX_STEP_ROWS
 from lockstep.layers.linear import Linear
 from lockstep.layers.params import Params
 
@@ -35,9 +35,5 @@ class Head:
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """`[R, D]` to fp32 `[R, V]`, any R; rows run in step tiles, so a row's logits do not depend on R."""
-        parts = []
-        for part in hidden.split(4 * STEP_ROWS):
-            padded = hidden.new_zeros(-(-part.shape[0] // STEP_ROWS) * STEP_ROWS, hidden.shape[1])
-            padded[: part.shape[0]] = part
-            parts.append(self.project(padded)[: part.shape[0]])
-        return self.exchange.join(torch.cat(parts)).float()
+        parts = [self.project(part) for part in hidden.split(MAX_STEP_ROWS)]
+        return self.exchange.join(torch.cat(parts) if len(parts) > 1 else parts[0]).float()

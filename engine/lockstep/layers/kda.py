@@ -32,17 +32,16 @@ class KdaAttention:
         self.rate = params.float("A_log", heads).exp().view(heads, 1)
         self.offset = params.float("dt_bias", channels).view(heads, width)
         self.norm_weight = params.float("o_norm.weight", width)
-        self.norm_eps = self.norm_weight.new_tensor([config.rms_norm_eps])
+        self.norm_eps = config.rms_norm_eps
         self.out = Linear.load(params, channels, {"o_proj": hidden})
         self.exchange = params.exchange
 
     def __call__(self, x: Tensor, rows: Rows, memory: RowMemory) -> Tensor:
         """`x [R, D]` to `[R, D]`."""
-        mixed, low, beta = self.project(x).split(self.sizes, -1)
+        mixed, low, beta_input = self.project(x).split(self.sizes, -1)
         mixed = causal_conv(memory.conv_source(self.layer, mixed), rows.conv_index, self.taps)
         decay, gate = linear(low.reshape(-1, 2, self.width), self.decay_and_gate).unbind(1)
         q, k, v, log_decay = kda.inputs(mixed, decay, self.rate, self.offset, self.bound)
-        beta = torch.sigmoid(beta).float().unsqueeze(-1)
-        o = memory.delta_rule(self.layer, (q, k, v, log_decay, beta))
+        o = memory.delta_rule(self.layer, (q, k, v, log_decay, kda.beta(beta_input)))
         o = gated_rms_norm(o, self.norm_weight, gate.reshape(-1, self.heads, self.width), self.norm_eps)
         return self.exchange.add(self.out(o.flatten(1)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from lockstep.config.model import TextConfig
@@ -60,8 +61,9 @@ class LatentAttention:
         self.indexer.store(key, gate, rows, memory, store)
         keys = self._keys(query, weight, rows, store)
         absorbed = linear(self.query(query).view(rows.padded, self.heads, -1), self.absorb_key)
-        context = absorbed.new_zeros(absorbed.shape)
-        context[: rows.count] = attend(absorbed[: rows.count], store.latents, keys, rows.key_bias, self.scale)
+        context = attend(absorbed[: rows.count], store.latents, keys, rows.key_bias, self.scale)
+        if rows.count < rows.padded:
+            context = torch.cat([context, context.new_zeros(rows.padded - rows.count, *context.shape[1:])])
         return self.exchange.add(self.out(linear(context, self.expand_value).flatten(1)))
 
     def _keys(self, query: Tensor, weight: Tensor, rows: Rows, store: TokenStore) -> Tensor:

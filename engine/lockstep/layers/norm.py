@@ -13,7 +13,7 @@ class RmsNorm:
 
     def __init__(self, params: Params, name: str, width: int, eps: float) -> None:
         self.weight = params.tensor(f"{name}.weight", width)
-        self.eps = params.float(f"{name}.weight", width).new_tensor([eps])
+        self.eps = eps
 
     def __call__(self, x: Tensor) -> Tensor:
         """`[R, width]`, same type."""

@@ -15,8 +15,8 @@ from lockstep.cache import PAGE_TOKENS, Sequence, StateSlots, TokenPool, state_h
 from lockstep.cache.window import PromptTile, StepWindow
 from lockstep.config.model import Attention, Mlp, ModelConfig, TextConfig
 from lockstep.config.share import Share
-from lockstep.kernels import hyper_connection
-from lockstep.kernels.linear import PROMPT_ROWS, STEP_ROWS
+from lockstep.kernels import host, hyper_connection
+from lockstep.kernels.linear import MAX_STEP_ROWS, PROMPT_ROWS, STEP_ROWS
 from lockstep.layers.embedding import Embedding, Head
 from lockstep.layers.exchange import ALONE, Exchange
 from lockstep.layers.hyper import load_site
@@ -30,7 +30,6 @@ from lockstep.model.rows import RowPlanner
 from lockstep.weights.split import SplitWeights
 
 TRUNK = "model.language_model."
-MAX_STEP_ROWS = 4 * STEP_ROWS
 
 Window = tuple[Sequence, Items[int]]
 
@@ -159,7 +158,7 @@ class GlmModel:
         order = sorted(range(len(windows)), key=lambda w: -len(windows[w][1]))
         sequences, tokens = [windows[w][0] for w in order], [windows[w][1] for w in order]
         active = tuple(sum(len(ids) > step for ids in tokens) for step in range(len(tokens[0])))
-        rows = self._planner.plan(sequences, tokens, active, -(-total // STEP_ROWS) * STEP_ROWS)
+        rows = self._planner.plan(sequences, tokens, active, host.padded(total, self.embedding.table, STEP_ROWS))
         window = StepWindow(self.slots, [sequence.slot for sequence in sequences], active, rows.padded)
         self._open = (list(windows), order, window)
         return _in_window_order(self._forward(rows, window, taps), order, active)

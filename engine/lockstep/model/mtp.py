@@ -14,6 +14,7 @@ from torch import Tensor
 from lockstep.cache import Sequence, StateSlots, TokenPool
 from lockstep.cache.window import PromptTile, StepWindow
 from lockstep.config.model import Attention, TextConfig
+from lockstep.kernels import host
 from lockstep.kernels.linear import PROMPT_ROWS, STEP_ROWS
 from lockstep.layers.embedding import Embedding
 from lockstep.layers.exchange import ALONE, Exchange
@@ -94,7 +95,7 @@ class MtpLayer:
         sequences, tokens, hidden = zip(*(windows[at] for at in order), strict=True)
         active = tuple(sum(len(ids) > step for ids in tokens) for step in range(len(tokens[0])))
         places = [(owner, step) for step, count in enumerate(active) for owner in range(count)]
-        rows = self._planner.plan(sequences, tokens, active, -(-len(places) // STEP_ROWS) * STEP_ROWS)
+        rows = self._planner.plan(sequences, tokens, active, host.padded(len(places), self.embedding.table, STEP_ROWS))
         window = StepWindow(self.slots, [sequence.slot for sequence in sequences], active, rows.padded)
         out = self._forward(rows, window, torch.stack([hidden[owner][step] for owner, step in places]))
         window.commit([len(ids) for ids in tokens])

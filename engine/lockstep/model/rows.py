@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
+from functools import lru_cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lockstep.cache import PAGE_TOKENS, Sequence, TokenPool
@@ -14,6 +17,8 @@ from lockstep.kernels.indexer import SCORE_BLOCK
 from lockstep.kernels.latent_attention import key_slots
 from lockstep.layers.rows import Rows, ScoredRows
 
+Ints = NDArray[np.int64]
+
 
 class RowPlanner:
     """Builds `Rows` for one model and one pool."""
@@ -21,9 +26,9 @@ class RowPlanner:
     def __init__(self, config: TextConfig, pool: TokenPool) -> None:
         self.pool, self.config = pool, config
         self.device = pool.latents.device
-        slot = torch.arange(key_slots(config.keys_per_row))
+        slot = np.arange(key_slots(config.keys_per_row))
         self._tail = slot >= config.index_topk
-        self._member = torch.where(self._tail, slot - config.index_topk, slot)
+        self._member = np.where(self._tail, slot - config.index_topk, slot)
 
     def plan(self, sequences: Items[Sequence], tokens: Items[Items[int]], active: tuple[int, ...], padded: int) -> Rows:
         """Rows of `tokens[s]` behind `sequences[s]`, ordered step by step (see `kernels.kda.step_window`), padded to `padded` rows.
@@ -43,14 +48,13 @@ class RowPlanner:
         owners = [owner for owner, _ in order]
         keys, bias = self._keys(sequences, owners, positions)
         latents, pools = self._places(sequences, owners, positions, padded)
-        indices = [source_index(active, width, padded) for width in (self.config.linear_conv_kernel, self.config.index_kpool)]
         return Rows(
             count=count,
             padded=padded,
             ids=self._tensor([tokens[owner][step] for owner, step in order] + [0] * (padded - count)),
             positions=positions,
-            conv_index=self._tensor(indices[0]),
-            member_index=self._tensor(indices[1]),
+            conv_index=_source_index(active, self.config.linear_conv_kernel, padded, self.device),
+            member_index=_source_index(active, self.config.index_kpool, padded, self.device),
             latent_places=self._tensor(latents),
             pool_places=self._tensor(pools),
             keys=keys,
@@ -58,8 +62,8 @@ class RowPlanner:
             scored=self._scored(sequences, owners, positions),
         )
 
-    def _tensor(self, values: Items[int] | Items[Items[int]]) -> Tensor:
-        return torch.tensor(values, device=self.device)
+    def _tensor(self, values: Items[int] | Items[Items[int]] | Ints) -> Tensor:
+        return torch.from_numpy(np.asarray(values, np.int64)).to(self.device)
 
     def _places(
         self, sequences: Items[Sequence], owners: list[int], positions: tuple[int, ...], padded: int
@@ -78,18 +82,16 @@ class RowPlanner:
     def _keys(self, sequences: Items[Sequence], owners: list[int], positions: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Each row's key places in ascending order, as if it selected the first pools, and the bias that masks unused slots."""
         members, limit = self.config.index_kpool, self.config.pools_per_row
-        whole = [(position + 1) // members for position in positions]
-        selected = torch.tensor([[min(count, limit) * members] for count in whole])
-        tail = torch.tensor([[(position + 1) % members] for position in positions])
-        valid = self._member < torch.where(self._tail, tail, selected)
-        start = torch.tensor([[count * members] for count in whole])
-        token = torch.where(valid, torch.where(self._tail, start + self._member, self._member), 0)
+        whole, tail = np.divmod(np.asarray(positions)[:, None] + 1, members)
+        valid = self._member < np.where(self._tail, tail, np.minimum(whole, limit) * members)
+        token = np.where(self._tail, whole * members + self._member, self._member)
+        token *= valid
         longest = max(len(sequence.pages) for sequence in sequences)
-        table = torch.tensor([sequence.pages + [0] * (longest - len(sequence.pages)) for sequence in sequences])
-        page = table[torch.tensor(owners).unsqueeze(1), token // PAGE_TOKENS]
-        place = torch.where(valid, page * PAGE_TOKENS + token % PAGE_TOKENS, self.pool.zero_page * PAGE_TOKENS)
-        bias = torch.zeros(place.shape).masked_fill_(~valid, -torch.inf)
-        return place.to(self.device), bias.unsqueeze(1).to(self.device)
+        table = np.array([sequence.pages + [0] * (longest - len(sequence.pages)) for sequence in sequences])
+        page, within = np.divmod(token, PAGE_TOKENS)
+        place = np.where(valid, table[np.asarray(owners)[:, None], page] * PAGE_TOKENS + within, self.pool.zero_page * PAGE_TOKENS)
+        bias = np.where(valid, np.float32(0.0), np.float32(-np.inf))[:, None]
+        return self._tensor(place), torch.from_numpy(bias).to(self.device)
 
     def _scored(self, sequences: Items[Sequence], owners: list[int], positions: tuple[int, ...]) -> tuple[ScoredRows, ...]:
         """Groups of rows that must choose, one per sequence. Decided per row from its own position."""
@@ -106,6 +108,13 @@ class RowPlanner:
 
     def _pool_places(self, sequence: Sequence, count: int) -> Tensor:
         per_page = self.pool.pools_per_page
-        pool = torch.arange(-(-count // SCORE_BLOCK) * SCORE_BLOCK)
-        page = torch.tensor(sequence.pages)[(pool // per_page).clamp_(max=len(sequence.pages) - 1)]
-        return torch.where(pool < count, page * per_page + pool % per_page, self.pool.zero_page * per_page).to(self.device)
+        page, within = np.divmod(np.arange(count), per_page)
+        places = np.full(-(-count // SCORE_BLOCK) * SCORE_BLOCK, self.pool.zero_page * per_page)
+        places[:count] = np.asarray(sequence.pages)[page] * per_page + within
+        return self._tensor(places)
+
+
+@lru_cache(maxsize=512)
+def _source_index(active: tuple[int, ...], width: int, padded: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.tensor(source_index(active, width, padded), device=device)

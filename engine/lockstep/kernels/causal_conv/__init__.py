@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lockstep.kernels.causal_conv import ref
+from lockstep.kernels import host as host_rows
+from lockstep.kernels.causal_conv import host, ref
 
 
 def causal_conv(source: Tensor, index: Tensor, taps: Tensor) -> Tensor:
@@ -12,4 +13,4 @@ def causal_conv(source: Tensor, index: Tensor, taps: Tensor) -> Tensor:
 
     The last tap is the row itself. Computed in fp32, returned `[R, C]` in source's type.
     """
-    return ref.causal_conv(source, index, taps)
+    return host.causal_conv(source, index, taps) if host_rows.runs(source) else ref.causal_conv(source, index, taps)

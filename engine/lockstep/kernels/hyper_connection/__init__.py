@@ -5,13 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from lockstep.kernels import host as host_rows
+from lockstep.kernels.host import Array
 from lockstep.kernels.hyper_connection import host, ref
-from lockstep.kernels.linear import PROMPT_ROWS, STEP_ROWS, Packed, linear, pack
+from lockstep.kernels.linear import Packed, linear, pack
 from lockstep.kernels.rms_norm import inverse_rms
+
+
+@dataclass(frozen=True, slots=True)
+class HostSite:
+    """The same numbers for NumPy: `scale`, `base [h (h + 2)]`, `gain [2, 1]` of pre and post."""
+
+    scale: Array
+    base: Array
+    gain: Array
+    steps: host.Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +30,8 @@ class Site:
     """Parameters of one site for h streams of width D, all fp32: `fn` maps h D values to h (h + 2).
 
     `scale` and `base` `[h (h + 2)]` act on its output; `gain` and `shift` `[2 h]` turn its first 2 h sigmoids into pre and post.
-    `rows` and `columns` `[h h, h h]` of ones and zeros add up a row or a column of the mixing matrix; `host_steps` is the same work for the
-    CPU, empty on other devices and where NumPy's products are not row by row.
+    `rows` and `columns` `[h h, h h]` of ones and zeros add up a row or a column of the mixing matrix. `host` is None on other devices and
+    where NumPy's products are not row by row.
     """
 
     fn: Packed
@@ -31,9 +42,9 @@ class Site:
     rows: Packed
     columns: Packed
     eps: Tensor
-    norm_eps: Tensor
+    norm_eps: float
     sinkhorn: int
-    host_steps: tuple[np.ndarray, ...]
+    host: HostSite | None
 
 
 def site(fn: Tensor, scale: Tensor, base: Tensor, hc_eps: float, norm_eps: float, sinkhorn: int) -> Site:
@@ -42,29 +53,29 @@ def site(fn: Tensor, scale: Tensor, base: Tensor, hc_eps: float, norm_eps: float
     if base.numel() != streams * (streams + 2) or scale.numel() != 3:
         raise ValueError(f"hyper-connection base {tuple(base.shape)}, scale {tuple(scale.shape)}; needed: [h (h + 2)] and [3]")
     fn, scale, base = fn.float(), scale.float(), base.float()
+    scale = scale.repeat_interleave(torch.tensor([streams, streams, streams * streams], device=base.device))
     ones = torch.ones(streams, streams, device=base.device)
     eye = torch.eye(streams, device=base.device)
+    steps = _host_steps(streams, hc_eps, sinkhorn) if base.device.type == "cpu" else None
     return Site(
         fn=pack(fn),
-        scale=scale.repeat_interleave(torch.tensor([streams, streams, streams * streams], device=base.device)),
+        scale=scale,
         base=base,
         gain=base.new_tensor([1.0] * streams + [2.0] * streams),
         shift=base.new_tensor([hc_eps] * streams + [0.0] * streams),
         rows=pack(torch.kron(eye, ones)),
         columns=pack(torch.kron(ones, eye)),
         eps=base.new_full((streams * streams,), hc_eps),
-        norm_eps=base.new_tensor([norm_eps]),
+        norm_eps=norm_eps,
         sinkhorn=sinkhorn,
-        host_steps=_host_steps(streams, hc_eps, sinkhorn) if base.device.type == "cpu" else (),
+        host=HostSite(scale.numpy(), base.numpy(), torch.tensor([[1.0], [2.0]]).numpy(), steps) if steps else None,
     )
 
 
 @lru_cache(maxsize=8)
-def _host_steps(streams: int, eps: float, sinkhorn: int) -> tuple[np.ndarray, ...]:
-    rows, columns = host.adders(streams, eps)
-    steps = (columns, rows) * (sinkhorn - 1) + (columns,)
-    counts = (*range(STEP_ROWS, 4 * STEP_ROWS + 1, STEP_ROWS), PROMPT_ROWS)
-    return steps if host.rows_are_independent(steps, counts) else ()
+def _host_steps(streams: int, eps: float, sinkhorn: int) -> host.Steps | None:
+    steps = host.steps(streams, eps, sinkhorn)
+    return steps if host.rows_are_independent(steps, streams) else None
 
 
 def split(streams: Tensor, at: Site) -> tuple[Tensor, Tensor, Tensor]:
@@ -74,15 +85,18 @@ def split(streams: Tensor, at: Site) -> tuple[Tensor, Tensor, Tensor]:
     incoming stream. All arithmetic is fp32 (published description, hyper-connection section).
     """
     flat = streams.flatten(1).float()
-    y = linear(flat, at.fn) * inverse_rms(flat, at.norm_eps)
-    return ref.split(streams, torch.addcmul(at.base, y, at.scale), at)
+    y = linear(flat, at.fn)
+    own = at.host
+    if own is not None and host_rows.runs(streams):
+        return host.split(streams, y, own.scale, own.base, own.gain, own.steps, at.norm_eps)
+    return ref.split(streams, torch.addcmul(at.base, y * inverse_rms(flat, at.norm_eps), at.scale), at)
 
 
 def merge(streams: Tensor, branch: Tensor, post: Tensor, comb: Tensor) -> Tensor:
     """`S'_j = post_j branch + sum_i comb[i, j] S_i`, `[R, h, D]` in the streams' type, sums over i in fp32."""
-    return ref.merge(streams, branch, post, comb)
+    return (host if host_rows.runs(streams) else ref).merge(streams, branch, post, comb)
 
 
 def collapse(streams: Tensor) -> Tensor:
     """Unweighted mean over the streams, `[R, D]`, fp32 sum, streams' type."""
-    return ref.collapse(streams)
+    return (host if host_rows.runs(streams) else ref).collapse(streams)

@@ -1,41 +1,114 @@
-"""Sinkhorn normalisation on the CPU through NumPy: 39 tiny steps a site, where torch's price a call is twice as high."""
+"""Hyper-connection mixes of a few fp32 rows through NumPy, above all 39 tiny normalisation steps a site."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lockstep.kernels import host
+from lockstep.kernels.host import Array
 
-def adders(streams: int, eps: float) -> tuple[np.ndarray, np.ndarray]:
-    """Matrices `[h h + 1, h h]` that turn a flat mixing matrix and a 1 into its row sums + eps and its column sums + eps, spread out."""
+# exact: with and without this many rows the same sums; see `rows_are_independent`.
+_COUNTS = (1, 2, 3, 4, 5, 7, 8, 9, 16, 31, 32, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What the sinkhorn steps divide by, as matrices over a flat mixing matrix and a 1 behind it.
+
+    `first` gives row sums, `others` column and row sums + eps in turn, each as `[h h + 1, h h]` and transposed.
+    """
+
+    first: tuple[Array, Array]
+    others: tuple[tuple[Array, Array], ...]
+    eps: float
+
+
+def steps(streams: int, eps: float, sinkhorn: int) -> Steps:
+    """Steps of a site with h `streams` and `sinkhorn` column normalisations."""
     ones, eye = np.ones((streams, streams), np.float32), np.eye(streams, dtype=np.float32)
-    last = np.full((1, streams * streams), eps, np.float32)
-    return np.concatenate([np.kron(eye, ones), last]), np.concatenate([np.kron(ones, eye), last])
+
+    def adder(sums: Array, last: float) -> tuple[Array, Array]:
+        whole = np.concatenate([sums, np.full((1, streams * streams), last, np.float32)])
+        return whole, np.ascontiguousarray(whole.T)
+
+    rows, columns = adder(np.kron(eye, ones), eps), adder(np.kron(ones, eye), eps)
+    return Steps(adder(np.kron(eye, ones), 0.0), (columns, rows) * (sinkhorn - 1) + (columns,), eps)
 
 
-def sinkhorn(comb: Tensor, steps: tuple[np.ndarray, ...]) -> Tensor:
-    """Divide `comb [R, h h]` by the sums each of `steps` gives, in turn. Returns a tensor of its own."""
-    rows, size = comb.shape
-    held = np.ones((rows, size + 1), np.float32)
-    mix, sums = held[:, :size], np.empty((rows, size), np.float32)
-    mix[...] = comb.numpy()
-    dot, divide = np.dot, np.divide
-    for step in steps:
-        dot(held, step, sums)
-        divide(mix, sums, mix)
-    return torch.from_numpy(mix.copy())
+def split(streams: Tensor, y: Tensor, scale: Array, base: Array, gain: Array, at: Steps, norm_eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Branch input, post and comb from `streams [R, h, D]` and its product `y [R, h (h + 2)]` with the site's weight."""
+    values = streams.numpy()
+    rows, count, width = values.shape
+    flat = values.reshape(rows, -1)
+    square = np.vecdot(flat, flat)
+    square *= np.float32(1.0 / flat.shape[1])
+    square += np.float32(norm_eps)
+    np.sqrt(square, square)
+    mixed = y.numpy()
+    mixed = mixed / square[:, None]
+    mixed *= scale
+    mixed += base
+    parts = mixed.reshape(rows, count + 2, count)
+    gates = host.sigmoid(parts[:, :2], np.empty((rows, 2, count), np.float32))
+    gates *= gain
+    gates[:, 0] += np.float32(at.eps)
+    comb = parts[:, 2:]
+    comb -= np.maximum.reduce(comb, -1, keepdims=True)
+    comb = sinkhorn(np.exp(comb), at)
+    u = np.matmul(gates[:, :1], values)
+    both = torch.from_numpy(gates)
+    return torch.from_numpy(u.reshape(rows, width)), both[:, 1], torch.from_numpy(comb)
 
 
-def rows_are_independent(steps: tuple[np.ndarray, ...], counts: tuple[int, ...]) -> bool:
-    """True if every row has the same bits among any of `counts` rows, at any place, as alone in the first count."""
-    size = steps[0].shape[1]
-    values = torch.rand(max(counts), size, generator=torch.Generator().manual_seed(0)) + 0.01
-    whole = {count: sinkhorn(values[:count], steps) for count in counts}
-    for row in range(max(counts)):
-        alone = torch.ones(counts[0], size)
-        alone[row % counts[0]] = values[row]
-        found = sinkhorn(alone, steps)[row % counts[0]]
-        if any(row < count and not torch.equal(whole[count][row], found) for count in counts):
-            return False
+def sinkhorn(comb: Array, at: Steps) -> Array:
+    """Divide `comb [R, h, h]`, not negative, by its row sums, add eps, then divide by what each step gives. Takes comb as scratch."""
+    rows, count, _ = comb.shape
+    size = count * count
+    dot, divide, eps = np.dot, np.divide, np.float32(at.eps)
+    if rows == 1:
+        held, sums = np.ones(size + 1, np.float32), np.empty(size, np.float32)
+        mix = held[:size]
+        mix[...] = comb.reshape(size)
+        divide(mix, dot(held, at.first[0], sums), mix)
+        np.add(mix, eps, mix)
+        for step, _ in at.others:
+            divide(mix, dot(held, step, sums), mix)
+        return mix.reshape(comb.shape)
+    # One row of a column each, so that every step is one run over memory.
+    held, sums = np.ones((size + 1, rows), np.float32), np.empty((size, rows), np.float32)
+    mix = held[:size]
+    mix[...] = comb.reshape(rows, size).T
+    divide(mix, dot(at.first[1], held, sums), mix)
+    np.add(mix, eps, mix)
+    for _, step in at.others:
+        divide(mix, dot(step, held, sums), mix)
+    return np.ascontiguousarray(mix.T).reshape(comb.shape)
+
+
+def merge(streams: Tensor, branch: Tensor, post: Tensor, comb: Tensor) -> Tensor:
+    """See `hyper_connection.merge`."""
+    mixed = np.matmul(comb.numpy().transpose(0, 2, 1), streams.numpy())
+    mixed += post.numpy()[:, :, None] * branch.numpy()[:, None]
+    return torch.from_numpy(mixed)
+
+
+def collapse(streams: Tensor) -> Tensor:
+    """See `hyper_connection.collapse`."""
+    total = np.add.reduce(streams.numpy(), 1)
+    total *= np.float32(1.0 / streams.shape[1])
+    return torch.from_numpy(total)
+
+
+def rows_are_independent(at: Steps, streams: int) -> bool:
+    """True if every row has the same bits among any of `_COUNTS` rows, at any place, as alone."""
+    values = np.random.default_rng(0).random((max(_COUNTS), streams, streams), np.float32) ** 4
+    alone = [sinkhorn(row[None].copy(), at).tobytes() for row in values]
+    for count in _COUNTS:
+        for first in {0, 1, len(values) - count} & set(range(len(values) - count + 1)):
+            if sinkhorn(values[first : first + count].copy(), at).tobytes() != b"".join(alone[first : first + count]):
+                return False
     return True

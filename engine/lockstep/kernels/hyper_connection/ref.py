@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lockstep.kernels.hyper_connection import host
 from lockstep.kernels.linear import batched
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ def split(streams: Tensor, y: Tensor, at: Site) -> tuple[Tensor, Tensor, Tensor]
     weights = torch.addcmul(at.shift, torch.sigmoid(y[:, : 2 * count]), at.gain)
     mix = torch.softmax(y[:, 2 * count :].view(rows, count, count), -1)
     mix = mix.view(rows, count * count).add_(at.eps)
-    comb = host.sinkhorn(mix, at.host_steps) if at.host_steps else sinkhorn(mix, at)
+    comb = sinkhorn(mix, at)
     u = batched(weights[:, :count].unsqueeze(1), streams.float()).squeeze(1)
     kind = streams.dtype
     return u.to(kind), weights[:, count:].to(kind), comb.view(rows, count, count).to(kind)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lockstep.kernels.indexer import ref
+from lockstep.kernels import host as host_rows
+from lockstep.kernels.indexer import host, ref
 
 SCORE_BLOCK = 512
 
@@ -15,7 +16,7 @@ def pool_keys(source: Tensor, index: Tensor, position_bias: Tensor) -> Tensor:
     `source [N, 2 d]` holds key and gate side by side, `index [R, P]` int64, `position_bias [P, d]`. Softmax over the members per channel in
     fp32, rounded; products and sum in source's type.
     """
-    return ref.pool_keys(source, index, position_bias)
+    return (host if host_rows.runs(source) else ref).pool_keys(source, index, position_bias)
 
 
 def scores(query: Tensor, weight: Tensor, keys: Tensor) -> Tensor:
@@ -26,7 +27,7 @@ def scores(query: Tensor, weight: Tensor, keys: Tensor) -> Tensor:
     """
     if keys.shape[0] % SCORE_BLOCK:
         raise ValueError(f"{keys.shape[0]} pools; needed: a multiple of {SCORE_BLOCK}")
-    return ref.scores(query, weight, keys, SCORE_BLOCK)
+    return (host if host_rows.runs(query) else ref).scores(query, weight, keys, SCORE_BLOCK)
 
 
 def select(values: Tensor, candidates: Tensor, count: int) -> Tensor:
@@ -34,4 +35,4 @@ def select(values: Tensor, candidates: Tensor, count: int) -> Tensor:
 
     Equal values: the lower index wins. Every row needs more than `count - 1` candidates; `candidates [n, 1]` int64.
     """
-    return ref.select(values, candidates, count)
+    return (host if host_rows.runs(values) else ref).select(values, candidates, count)

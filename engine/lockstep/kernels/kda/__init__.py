@@ -10,7 +10,8 @@ from collections.abc import Sequence as Rows
 
 from torch import Tensor
 
-from lockstep.kernels.kda import ref
+from lockstep.kernels import host as host_rows
+from lockstep.kernels.kda import host, ref
 
 TILE_ROWS = 64
 
@@ -21,7 +22,12 @@ def inputs(mixed: Tensor, decay_input: Tensor, rate: Tensor, offset: Tensor, bou
     Returns q (unit length times d^-0.5), k (unit length), v, and the log decay `bound * sigmoid(rate (decay_input + offset))`.
     `rate [H, 1]` is exp(A_log), `offset [H, d]` is dt_bias, both fp32.
     """
-    return ref.inputs(mixed, decay_input, rate, offset, bound)
+    return (host if host_rows.runs(mixed) else ref).inputs(mixed, decay_input, rate, offset, bound)
+
+
+def beta(x: Tensor) -> Tensor:
+    """How much of its error a row writes, `sigmoid(x)` fp32 `[R, H, 1]` for `x [R, H]`."""
+    return (host if host_rows.runs(x) else ref).beta(x)
 
 
 def step_window(
@@ -37,7 +43,7 @@ def step_window(
         raise ValueError(
             f"state {state.dtype}, active {list(active)}, {base.shape[0]} sequences, out {tuple(out.shape)} do not fit together"
         )
-    ref.step_window(state, base, scratch, rows, active, out)
+    (host if host_rows.runs(state) else ref).step_window(state, base, scratch, rows, active, out)
 
 
 def prompt_tile(state: Tensor, rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:

@@ -20,6 +20,11 @@ def inputs(mixed: Tensor, decay_input: Tensor, rate: Tensor, offset: Tensor, bou
     return _unit(q).mul_(width**-0.5), _unit(k), v, log_decay
 
 
+def beta(x: Tensor) -> Tensor:
+    """See `kda.beta`."""
+    return torch.sigmoid(x).float().unsqueeze(-1)
+
+
 def _unit(x: Tensor) -> Tensor:
     return x * (x * x).sum(-1, keepdim=True).add_(_UNIT_EPS).rsqrt_()
 

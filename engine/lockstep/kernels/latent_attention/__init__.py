@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lockstep.kernels.latent_attention import ref
+from lockstep.kernels import host as host_rows
+from lockstep.kernels.latent_attention import host, ref
 
 KEY_ALIGNMENT = 32
 
@@ -25,4 +26,4 @@ def attend(query: Tensor, latents: Tensor, keys: Tensor, bias: Tensor, scale: fl
         raise ValueError(
             f"keys {tuple(keys.shape)}, bias {tuple(bias.shape)}; needed: [R, multiple of {KEY_ALIGNMENT}] and [R, 1, the same]"
         )
-    return ref.attend(query, latents, keys, bias, scale)
+    return (host if host_rows.runs(query) else ref).attend(query, latents, keys, bias, scale)

@@ -6,13 +6,16 @@ do beyond that is decided by comparing bits on this machine, once per shape.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from lockstep.kernels.linear import ref
 
 STEP_ROWS = 8
+MAX_STEP_ROWS = 4 * STEP_ROWS
 PROMPT_ROWS = 64
 
 
@@ -33,13 +36,42 @@ def pack(weight: Tensor) -> Packed:
 def linear(x: Tensor, packed: Packed) -> Tensor:
     """`x [R, in]` (or `[R, heads, in]`) times the weight, `[R, out]` (`[R, heads, out]`), in x's type; sums in fp32 or wider.
 
-    R is a multiple of 8 up to 32 (step path) or exactly 64 (prompt tile); else ValueError.
+    R is 1 to 32 (step path, run in tiles of 8) or exactly 64 (prompt tile); else ValueError.
     """
     rows = x.shape[0]
     tile = packed.tiles.get(rows)
     if tile is None:
-        raise ValueError(f"{rows} rows; needed: 8, 16, 24, 32 or one prompt tile of 64")
+        return _fill(x, rows, packed)[:rows]
     return ref.linear(x, packed.weight, tile) if x.dim() == 2 else ref.head_linear(x, packed.weight, tile)
+
+
+def _fill(x: Tensor, rows: int, packed: Packed) -> Tensor:
+    padded = -(-rows // STEP_ROWS) * STEP_ROWS
+    if not 0 < rows <= padded <= MAX_STEP_ROWS:
+        raise ValueError(f"{rows} rows; needed: 1 to {MAX_STEP_ROWS}, or one prompt tile of {PROMPT_ROWS}")
+    # exact: rows do not see each other, so the rows behind may hold what the last call left there.
+    held = _spare.rows(padded, x)
+    held[:rows] = x
+    return linear(held, packed)
+
+
+class _Spare(threading.local):
+    """Zero-filled tensors to pad rows in, one set a thread."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[object, ...], Tensor] = {}
+
+    def rows(self, count: int, like: Tensor) -> Tensor:
+        key = (count, *like.shape[1:], like.dtype, like.device)
+        found = self._held.get(key)
+        if found is None:
+            # A tensor of inference mode could not be written outside it.
+            with torch.inference_mode(False):
+                found = self._held[key] = torch.zeros(count, *like.shape[1:], dtype=like.dtype, device=like.device)
+        return found
+
+
+_spare = _Spare()
 
 
 def batched(a: Tensor, b: Tensor) -> Tensor:

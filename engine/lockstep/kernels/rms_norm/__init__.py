@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lockstep.kernels.rms_norm import ref
+from lockstep.kernels import host as host_rows
+from lockstep.kernels.rms_norm import host, ref
 
 
-def inverse_rms(x: Tensor, eps: Tensor) -> Tensor:
-    """`1 / sqrt(mean(x^2) + eps)` over the last axis, fp32, last axis kept as 1. `eps` is a one-element fp32 tensor on x's device."""
+def inverse_rms(x: Tensor, eps: float) -> Tensor:
+    """`1 / sqrt(mean(x^2) + eps)` over the last axis, fp32, last axis kept as 1."""
     return ref.inverse_rms(x, eps)
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: Tensor) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Statistics in fp32, result rounded to x's type, then times `weight` of that type (two roundings)."""
-    return ref.rms_norm(x, weight, eps)
+    return host.rms_norm(x, weight, eps) if host_rows.runs(x) else ref.rms_norm(x, weight, eps)
 
 
-def gated_rms_norm(x: Tensor, weight: Tensor, gate: Tensor, eps: Tensor) -> Tensor:
+def gated_rms_norm(x: Tensor, weight: Tensor, gate: Tensor, eps: float) -> Tensor:
     """`rms(x) * weight * sigmoid(gate)` in fp32 over the last axis, one rounding to gate's type. x and weight are fp32."""
-    return ref.gated_rms_norm(x, weight, gate, eps)
+    return host.gated_rms_norm(x, weight, gate, eps) if host_rows.runs(gate) else ref.gated_rms_norm(x, weight, gate, eps)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Mean and variance norm with bias over the last axis, in x's type with fp32 statistics."""
-    return ref.layer_norm(x, weight, bias, eps)
+    return host.layer_norm(x, weight, bias, eps) if host_rows.runs(x) else ref.layer_norm(x, weight, bias, eps)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lockstep.kernels.router import ref
+from lockstep.kernels import host as host_rows
+from lockstep.kernels.router import host, ref
 
 
 def route(logits: Tensor, correction: Tensor, count: int, factor: float) -> tuple[Tensor, Tensor]:
@@ -13,4 +14,4 @@ def route(logits: Tensor, correction: Tensor, count: int, factor: float) -> tupl
     Chosen by sigmoid + `correction [E]`, largest first, equal values by lower expert id; slot order is that order. Weights are the
     bare sigmoids over their sum (+ 1e-20), times `factor`.
     """
-    return ref.route(logits, correction, count, factor)
+    return (host if host_rows.runs(logits) else ref).route(logits, correction, count, factor)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lockstep.kernels.swiglu import ref
+from lockstep.kernels import host as host_rows
+from lockstep.kernels.swiglu import host, ref
 
 
 def swiglu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
     """`SiLU(min(gate, limit)) * clamp(up, -limit, limit)`, same shape and type as both."""
-    return ref.swiglu(gate, up, limit)
+    return host.swiglu(gate, up, limit) if host_rows.runs(gate) else ref.swiglu(gate, up, limit)
