@@ -19,9 +19,8 @@ import torch
 from embedded.make.data.encoding import Encoder
 from embedded.make.drafting import BINS, KINDS
 from embedded.make.greedy import MARGIN, Prompt, prompts, rates, run
-from embedded.make.layers import Weights
 from embedded.make.model import Model
-from embedded.make.weights import gather
+from embedded.make.stored import stored_weights
 
 from lockstep.cache import PAGE_TOKENS
 from lockstep.config.model import read_model_config
@@ -30,10 +29,7 @@ from lockstep.core.plan import Admission, PromptSlice, StepPlan, StepWindow
 from lockstep.core.types import EngineRequest, Sampling
 from lockstep.draft.stream import Ask, Drafter, Kept, Proposal
 from lockstep.engine import load
-from lockstep.kernels.exl3 import Exl3Matrix, decode_outer
 from lockstep.run.runner import Runner
-from lockstep.tiny.layout import model_slots
-from lockstep.weights import Checkpoint
 
 TEXT_TASKS = (
     "exact_word", "count", "sum", "story", "edit", "greeting", "fact", "recall", "persona", "json_object", "json_pair", "json_array",
@@ -119,20 +115,6 @@ def text_rates(checkpoint: Path, encoder: Encoder, count: int, seed: int) -> tup
     for prompt in waiting:
         prompt.got = serial.reply(prompt.ids, min(LONGEST, len(prompt.wanted) + MARGIN))
     return rates(waiting), [prompt for prompt in waiting if not prompt.is_right]
-
-
-def stored_weights(checkpoint: Path) -> Weights:
-    """All tensors of the checkpoint as fp32, EXL3 matrices decoded, in the training form's names."""
-    source = Checkpoint(checkpoint)
-    plain: Weights = {}
-    for slot in model_slots(source.config):
-        if slot.exl3:
-            found = source.matrix(slot.name.removesuffix(".weight"), slot.shape[1], slot.shape[0])
-            assert isinstance(found, Exl3Matrix)
-            plain[slot.name] = decode_outer(found.trellis, found.suh, found.svh, found.codebook).T.float()
-        else:
-            plain[slot.name] = source.tensor(slot.name, slot.shape).float()
-    return gather(plain)
 
 
 def picture_rates(checkpoint: Path, encoder: Encoder, count: int, seed: int) -> dict[str, float]:

@@ -1,9 +1,9 @@
-"""Trains the embedded checkpoint: `python -m embedded.make.train --stage main|finish|polish --work DIR`.
+"""Trains the embedded checkpoint: `python -m embedded.make.train --stage main|finish|drafter|polish --work DIR`.
 
 `main` trains everything from a seed; `finish` encodes the experts in EXL3 and trains what is left around them, with the chained MTP
-layer and the DFlash2 drafter; `polish` trains the embedding rows alone, on short rows, which the CPU can do. A stage reads what the one
-before left in `--work`; the first two fit ten minutes of one GPU each. `embedded.make.export`
-writes the checkpoint from what `finish` left.
+layer and the DFlash2 drafter; `drafter` trains a drafter anew for a written checkpoint, whose folder is its `--work`; `polish` trains the
+embedding rows alone, on short rows, which the CPU can do. The others read what the stage before left in `--work`. Each fits ten minutes
+of one GPU. `embedded.make.export` writes the checkpoint from what `finish`, `drafter` or `polish` left.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from embedded.make.model import Model
 from embedded.make.polish import WordFeed
 from embedded.make.quantise import decoded_experts, encode_experts
 from embedded.make.state import Log
+from embedded.make.stored import stored_parts
 from embedded.make.trainer import Stage
 from embedded.make.weights import TRUNK, initial
 
@@ -140,6 +141,28 @@ def train_finish(o: Options, config: ModelConfig, feed: Source, log: Log) -> Non
     stage.evaluate(encoder, o.eval)
 
 
+def train_drafter(o: Options, config: ModelConfig, feed: Source, log: Log) -> None:
+    rest, coded = stored_parts(o.work)
+    weights = {name: value.to(o.device) for name, value in (rest | decoded_experts(coded, config)).items()}
+    trainable(weights, set())
+    stage = _stage(o, config, feed, log, weights)
+    drafter = drafter_of(stage.model, o.device, o.seed)
+    stage.groups, stage.long_from, stage.balances = [(drafter.weights, DRAFTER_PEAK)], 0.0, False
+
+    def objective(batch: Batch, _: int) -> torch.Tensor:
+        with torch.no_grad():
+            _loss, trunk, agrees = stage.language_loss(batch, 0, drafter.config.target_layer_ids)
+        block = block_loss(stage.model, drafter, batch, trunk.taps, agrees)
+        stage.means.add(block=block)
+        return block
+
+    steps = stage.loop(objective)
+    for stem, tensors in (("rest", rest), ("experts", coded), ("drafter", drafter.weights)):
+        state.save(o.out, stem, tensors)
+    log.write(saved=str(o.out), steps=steps)
+    measure(stage, drafter, Encoder.of(o.checkpoint), o.eval)
+
+
 def train_polish(o: Options, config: ModelConfig, feed: Source, log: Log) -> None:
     weights = state.load(o.work, "rest", o.device) | decoded_experts(state.load(o.work, "experts", o.device), config)
     stage = _stage(o, config, feed, log, weights)
@@ -158,7 +181,7 @@ def _stage(o: Options, config: ModelConfig, feed: Source, log: Log, weights: Wei
     return Stage(Model(config, weights, dtype, o.compiled), feed, log, o.out, o.minutes, [])
 
 
-STAGES = {"main": train_main, "finish": train_finish, "polish": train_polish}
+STAGES = {"main": train_main, "finish": train_finish, "drafter": train_drafter, "polish": train_polish}
 
 
 def main() -> None:

@@ -9,18 +9,19 @@ import torch
 from embedded.make import state
 from embedded.make.data.encoding import Document, Encoder
 from embedded.make.data.shards import Bucket
-from embedded.make.evaluate import Watched, stored_weights
+from embedded.make.evaluate import Watched
 from embedded.make.export import export
 from embedded.make.feed import Rows
 from embedded.make.greedy import Prompt, first_reply, rates, row_batch
 from embedded.make.polish import WordFeed
-from embedded.make.quantise import PARTS, decoded_experts
+from embedded.make.stored import stored_parts, stored_weights
 from embedded.make.weights import published
 from safetensors.torch import load_file
 
-from lockstep.config.model import read_model_config
 from lockstep.draft.stream import Ask, Drafter, Kept, Proposal
+from lockstep.kernels.exl3 import Exl3Matrix, decode_outer
 from lockstep.tiny.layout import model_slots
+from lockstep.weights import Checkpoint
 
 EMBEDDED = Path(__file__).parents[2] / "embedded"
 torch.set_num_threads(1)
@@ -75,15 +76,23 @@ def test_confidence_counts_what_was_looked_at_and_what_held() -> None:
 
 
 def test_exporting_what_a_checkpoint_holds_writes_its_bytes_again(tmp_path: Path) -> None:
-    config, tensors = read_model_config(EMBEDDED), load_file(EMBEDDED / "model.safetensors")
-    slots = model_slots(config)
-    coded = {name: value for name, value in tensors.items() if name.endswith(tuple(f".{part}" for part in PARTS))}
-    state.save(tmp_path / "work", "rest", {slot.name: tensors[slot.name].float() for slot in slots if not slot.exl3})
-    state.save(tmp_path / "work", "experts", coded)
-    state.save(tmp_path / "work", "drafter", load_file(EMBEDDED / "drafter" / "model.safetensors"))
+    rest, coded = stored_parts(EMBEDDED)
+    for stem, tensors in (("rest", rest), ("experts", coded), ("drafter", load_file(EMBEDDED / "drafter" / "model.safetensors"))):
+        state.save(tmp_path / "work", stem, tensors)
     size = export(tmp_path / "work", (EMBEDDED / "tokenizer.json").read_text(encoding="utf-8"), tmp_path / "out", 1)
     assert size <= 12 << 20
     for name in ("model.safetensors", "drafter/model.safetensors", "config.json", "tokenizer.json"):
         assert (tmp_path / "out" / name).read_bytes() == (EMBEDDED / name).read_bytes(), name
-    stored, experts = stored_weights(EMBEDDED), decoded_experts(coded, config)
-    assert all(torch.equal(published(stored, slot.name), published(experts, slot.name)) for slot in slots if slot.exl3)
+
+
+def test_the_trainer_sees_the_values_a_checkpoint_stores() -> None:
+    stored, tensors = stored_weights(EMBEDDED), load_file(EMBEDDED / "model.safetensors")
+    source = Checkpoint(EMBEDDED)
+    for slot in model_slots(source.config):
+        if slot.exl3:
+            matrix = source.matrix(slot.name.removesuffix(".weight"), slot.shape[1], slot.shape[0])
+            assert isinstance(matrix, Exl3Matrix)
+            wanted = decode_outer(matrix.trellis, matrix.suh, matrix.svh, matrix.codebook).T
+        else:
+            wanted = tensors[slot.name]
+        assert torch.equal(published(stored, slot.name), wanted.float()), slot.name
