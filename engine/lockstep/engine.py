@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 import torch
@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 
 from lockstep import __version__
 from lockstep.cache import PAGE_TOKENS, StateSlots, TokenPool
+from lockstep.cache.spill import SpillFolder
 from lockstep.channel.child import ChildChannel
 from lockstep.config.model import ModelConfig
 from lockstep.config.serving import ServingOptions
@@ -33,6 +34,7 @@ from lockstep.layers.exchange import ALONE, Exchange
 from lockstep.loop import EngineLoop
 from lockstep.model.glm import MAX_STEP_ROWS, GlmModel
 from lockstep.run.exchange import listen, meet, part_ways
+from lockstep.run.kept import KeptSizes
 from lockstep.run.measure import measure_steps
 from lockstep.run.placement import place_rank
 from lockstep.run.ranks import Ranks
@@ -40,13 +42,14 @@ from lockstep.run.runner import Runner
 from lockstep.run.settings import compare_settings, rank_settings, settings_digest
 from lockstep.run.team import Follower, LeadingRunner
 from lockstep.run.watchdog import Watchdog, WatchedRunner
-from lockstep.sched import Scheduler, SchedulerLimits
+from lockstep.sched import KeptLimits, Scheduler, SchedulerLimits
 from lockstep.weights import Checkpoint
 from lockstep.weights.dense import coded_weights
 
 EXIT_CANNOT_LOAD, EXIT_BROKE, EXIT_RANK, EXIT_STALLED = 3, 5, 6, 7
 # The engine's own watchdog has the better words; a broken exchange is the last resort.
 EXCHANGE_SLACK_S = 30.0
+GIB = 1 << 30
 LAST_WORDS_S = 2.0
 WAIT_S = 60.0
 # The name torch's own launcher gives it; libraries look for it.
@@ -65,6 +68,7 @@ class Loaded:
     max_drafts: int
     config: ModelConfig
     digest: str
+    kept: KeptLimits = field(default_factory=KeptLimits)
 
 
 class LastWords:
@@ -113,7 +117,7 @@ def run_engine(options: ServingOptions, channel: ChildChannel) -> int:
         return words.fail(f"engine cannot load {options.model}", error, EXIT_CANNOT_LOAD)
     runner = LeadingRunner(loaded.runner, words.ranks, settings_digest(settings)) if words.ranks else loaded.runner
     watchdog = Watchdog(options.step_timeout, lambda cause: words.end(cause, EXIT_STALLED))
-    scheduler = Scheduler(_limits(options, loaded.max_drafts), time.monotonic)
+    scheduler = Scheduler(_limits(options, loaded.max_drafts), time.monotonic, loaded.kept)
     loop = EngineLoop(channel, scheduler, WatchedRunner(runner, watchdog), options.state_hashes)
     channel.send(_ready(options, loaded))
     try:
@@ -204,6 +208,18 @@ def _limits(options: ServingOptions, max_drafts: int) -> SchedulerLimits:
     )
 
 
+def _kept_limits(options: ServingOptions, sizes: KeptSizes) -> KeptLimits:
+    return KeptLimits(
+        budget_bytes=int(options.kept_gib * GIB),
+        state_bytes=sizes.state_bytes,
+        logits_bytes=sizes.logits_bytes,
+        page_bytes=sizes.page_bytes,
+        spill_bytes=int(options.spill_gib * GIB) if options.spill_dir else 0,
+        share=options.kept_share,
+        grid_tokens=-(-options.kept_grid // PAGE_TOKENS) * PAGE_TOKENS,
+    )
+
+
 def _ready(options: ServingOptions, loaded: Loaded) -> Ready:
     return Ready(
         context=options.context,
@@ -239,10 +255,12 @@ def load(options: ServingOptions, progress: Callable[[str, float], None], exchan
     slots = StateSlots(text, options.parallel, device, dtype, share=exchange.share)
     vocabulary = _used_vocabulary(options, text.vocab_size)
     drafting = load_drafting(options, Surroundings(checkpoint, model, vocabulary, pool.pages, options.parallel))
-    runner = Runner(model, pool, slots, vocabulary, drafting.drafter)
+    spill = SpillFolder(options.spill_dir, exchange.share.rank) if options.spill_dir else None
+    runner = Runner(model, pool, slots, vocabulary, drafting.drafter, spill)
     if drafting.unknown_costs:
         measure_steps(model, drafting.unknown_costs)
-    return Loaded(runner, drafting.max_drafts, checkpoint.config, _digest(options))
+    kept = _kept_limits(options, runner.kept_sizes)
+    return Loaded(runner, drafting.max_drafts, checkpoint.config, _digest(options), kept)
 
 
 def _used_vocabulary(options: ServingOptions, rows: int) -> int:

@@ -136,7 +136,7 @@ class EngineLoop:
         if not (idle or now) and at - self._snapshot_s < SNAPSHOT_BUSY_S:
             return
         self._snapshot_s = at
-        totals = self.counters
+        totals, kept = self.counters, self.scheduler.kept
         self.channel.send(
             Snapshot(
                 running=self.scheduler.running,
@@ -147,5 +147,14 @@ class EngineLoop:
                 generated_tokens_total=totals.generated_tokens,
                 drafted_tokens_total=totals.drafted_tokens,
                 accepted_tokens_total=totals.accepted_tokens,
+                kept_prompts=len(kept),
+                kept_bytes=kept.memory_bytes,
+                kept_disk_bytes=kept.disk_bytes,
+                kept_asked_tokens_total=kept.totals.asked_tokens,
+                kept_hit_tokens_total=kept.totals.hit_tokens,
+                kept_evicted_total=kept.totals.evicted,
+                kept_spilled_total=kept.totals.spilled,
+                kept_lost_total=kept.totals.lost,
+                kept_waits_total=kept.totals.waits,
             )
         )

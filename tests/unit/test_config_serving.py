@@ -36,6 +36,11 @@ options = st.builds(
     max_queued=st.integers(0, 1 << 20),
     dense=st.sampled_from(DENSE_FORMS),
     kv=st.sampled_from(KV_FORMS),
+    kept_gib=st.floats(0, 4096),
+    kept_grid=st.integers(64, 1 << 20),
+    kept_share=st.floats(0, 1),
+    spill_dir=st.none() | paths,
+    spill_gib=st.floats(0, 1 << 20),
 )
 
 
@@ -54,6 +59,9 @@ def test_the_command_line_gives_the_options_back(one: ServingOptions):
         (["--reasoning-effort", "some"], "needed: one of none, minimal"),
         (["--device", "tpu"], "needed: cpu or cuda"),
         (["--dense", "q8"], "--dense q8; needed: bf16 or fp8 or q4"),
+        (["--kept-gib", "-1"], "--kept-gib -1.0; needed: 0 to 4096"),
+        (["--kept-grid", "63"], "--kept-grid 63; needed: 64 to"),
+        (["--kept-share", "50"], "--kept-share 50.0; needed: 0 to 1"),
         (["--kv", "q4"], "--kv q4; needed: bf16 or fp8"),
         (["--context", "4096", "--pool-tokens", "4095"], "--pool-tokens 4095 is less than one window; needed: --context 4096"),
     ],

@@ -26,6 +26,9 @@ class ServingOptions:
     `draft_policy` is a word of `draft.policy`, auto for the drafter's own. `draft_noise` and `draft_edge` weigh a request's noise and the
     selector's edges in proposals. None of these changes a reply.
 
+    Prompt states are kept in `kept_gib` of host memory, 0 for none, every `kept_grid` tokens of a prompt and at its marks; a namespace above
+    `kept_share` of it loses states first. With `spill_dir`, states that must go are written there, `spill_gib` at most.
+
     `dense` is a word of DENSE_FORMS, `kv` of KV_FORMS; bf16 means the type the device computes in. Each pair is a reference of its own.
     """
 
@@ -54,6 +57,11 @@ class ServingOptions:
     draft_edge: float = 1.0
     dense: str = "bf16"
     kv: str = "bf16"
+    kept_gib: float = 4.0
+    kept_grid: int = 2048
+    kept_share: float = 0.5
+    spill_dir: Path | None = None
+    spill_gib: float = 16.0
 
     def __post_init__(self) -> None:
         """Raise OptionError for a value out of range."""
@@ -70,6 +78,10 @@ class ServingOptions:
             ("copy_tokens", 0, 31),
             ("draft_noise", 0, 10),
             ("draft_edge", 0, 10),
+            ("kept_gib", 0, 4096),
+            ("kept_grid", GRID, 1 << 20),
+            ("kept_share", 0, 1),
+            ("spill_gib", 0, 1 << 20),
         ):
             value = getattr(self, name)
             if not low <= value <= high:
@@ -146,5 +158,10 @@ def add_serving_flags(parser: argparse.ArgumentParser) -> None:
     add("--copy-tokens", type=int, default=defaults["copy_tokens"], help="tokens a copy draft proposes at most; 0: no copies")
     add("--draft-noise", type=float, default=defaults["draft_noise"], help="weight of a sampled request's noise in its drafts")
     add("--draft-edge", type=float, default=defaults["draft_edge"], help="weight of the block drafter's selector")
+    add("--kept-gib", type=float, default=defaults["kept_gib"], help="GiB of host memory for kept prompt states; 0: keep none")
+    add("--kept-grid", type=int, default=defaults["kept_grid"], help="tokens of a prompt between two kept states")
+    add("--kept-share", type=float, default=defaults["kept_share"], help="part of it above which a namespace loses states first")
+    add("--spill-dir", type=Path, metavar="DIR", help="folder for kept states that must leave memory; emptied at start")
+    add("--spill-gib", type=float, default=defaults["spill_gib"], help="GiB of that folder, on each rank")
     add("--dense", default=defaults["dense"], help=f"form of large dense matrices: {', '.join(DENSE_FORMS)}; bf16: the device's own type")
     add("--kv", default=defaults["kv"], help=f"form of kept latents and index keys: {', '.join(KV_FORMS)}")

@@ -79,6 +79,14 @@ class Snapshot:
     drafted_tokens_total: int
     accepted_tokens_total: int
     kept_prompts: int = 0
+    kept_bytes: int = 0
+    kept_disk_bytes: int = 0
+    kept_asked_tokens_total: int = 0
+    kept_hit_tokens_total: int = 0
+    kept_evicted_total: int = 0
+    kept_spilled_total: int = 0
+    kept_lost_total: int = 0
+    kept_waits_total: int = 0
 
 
 ToEngine = Submit | Cancel | Shutdown

@@ -31,6 +31,15 @@ class LastTile:
     logits: Tensor | None
 
 
+@dataclass(frozen=True, slots=True)
+class KeptSizes:
+    """Bytes of a state at most, of the logits beside it at a prompt's end, and of a page on disk."""
+
+    state_bytes: int
+    logits_bytes: int
+    page_bytes: int
+
+
 class KeptStates:
     """States of one runner. Without `spill` none is ever written to disk."""
 

@@ -34,6 +34,16 @@ class StreamMemory:
         self._slots, self._drafter, self.device = slots, drafter, pool.latents.device
         self._pools = {"trunk": pool} | ({"draft": drafter.pool} if drafter.pool else {})
 
+    @property
+    def state_bytes(self) -> int:
+        """Host bytes of what `save_state` returns at most."""
+        return self._slots.slot_bytes + self._drafter.stream_bytes
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page in all pools."""
+        return sum(pool.page_bytes for pool in self._pools.values())
+
     @torch.inference_mode()
     def save(self, stream: Stream) -> SavedStream:
         """Everything committed of a stream. The stream itself (request, pending token, counts) stays with the caller."""

@@ -13,12 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lockstep.cache import Sequence, StateSlots, TokenPool
+from lockstep.cache import PAGE_TOKENS, Sequence, StateSlots, TokenPool
 from lockstep.cache.spill import SpillFolder
 from lockstep.core.plan import Admission, PromptSlice, StepPlan, StepResult, StepWindow
 from lockstep.draft.stream import Ask, Drafter, Kept, Stream
 from lockstep.model.glm import GlmModel
-from lockstep.run.kept import KeptStates, LastTile, last_tile
+from lockstep.run.kept import KeptSizes, KeptStates, LastTile, last_tile
 from lockstep.run.memory import SavedStream, StreamMemory
 from lockstep.run.sampler import RowRequest, SamplingError, choose
 
@@ -56,6 +56,13 @@ class Runner:
         self._kept = KeptStates(self._memory, model.exchange, spill)
         self._whole_prompts: dict[str, LastTile] = {}
         model.attach(pool, slots)
+
+    @property
+    def kept_sizes(self) -> KeptSizes:
+        """What keeping costs on this rank."""
+        model = self._model
+        taps = PAGE_TOKENS * len(self._drafter.taps) * model.config.hidden_size * model.dtype.itemsize
+        return KeptSizes(self._memory.state_bytes + taps, self._vocabulary * torch.float32.itemsize, self._memory.page_bytes)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step. A row that cannot be sampled fails its own request only."""

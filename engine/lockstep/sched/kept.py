@@ -66,6 +66,7 @@ class KeptTotals:
     evicted: int = 0
     spilled: int = 0
     lost: int = 0
+    waits: int = 0
 
 
 @dataclass(slots=True)
@@ -126,7 +127,7 @@ class KeptPrompts:
         wanted = {*grid, *trace.marks, trace.last_tile, trace.tokens}
         return sorted(point for point in wanted if point > start and point >= self.limits.least_tokens)
 
-    def restore(self, state: KeptState, trace: Trace) -> Restore:
+    def restore(self, state: KeptState) -> Restore:
         """Begin a prompt from `state`: it will not be evicted before the plan is out. The caller shares its pages (`shared_pages`)."""
         self._touch(state)
         state.hits += 1
@@ -161,6 +162,13 @@ class KeptPrompts:
         self._orders.in_use.add(state.number)
         self.totals.made += 1
         return state.number
+
+    def has_room(self, pages: int, beside: KeptState | None) -> bool:
+        """True if `pages` pages are free or can be, while state `beside` stays."""
+        if pages <= self._pages.free:
+            return True
+        blocked = sum(self._pages.owners(page) == self._page_owners[page] for page in beside.pages) if beside else 0
+        return pages <= self._pages.free + self.idle_pages - blocked
 
     def make_room(self, pages: int) -> bool:
         """Evict until `pages` pages are free; False if that many cannot be."""

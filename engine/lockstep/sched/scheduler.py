@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from lockstep.core.errors import BAD_REQUEST, CONTEXT_EXCEEDED, DRAINING, QUEUE_FULL, EngineRejected
 from lockstep.core.plan import Admission, PromptSlice, StepPlan, StepResult, StepWindow
 from lockstep.core.types import EngineRequest, FinishReason, RoundEvent, Usage
+from lockstep.sched.kept import KeptLimits, KeptPrompts, KeptState
 from lockstep.sched.ledger import Ledger
+from lockstep.sched.reuse import PromptReuse, PromptWork
 
 PAGE_TOKENS = 64
 
@@ -37,14 +39,14 @@ class SchedulerLimits:
 
 @dataclass(slots=True)
 class _Live:
-    """A request between submit and finish. `prompt_done` counts prompt tokens run; reply tokens are counted, not kept."""
+    """A request between submit and finish. Reply tokens are counted, not kept."""
 
     request: EngineRequest
     arrived_s: float
+    prompt: PromptWork
     admission: Admission | None = None
     admitted_s: float = 0.0
     decoding_since_s: float = 0.0
-    prompt_done: int = 0
     generated: int = 0
     rounds: int = 0
     drafted: int = 0
@@ -52,16 +54,18 @@ class _Live:
 
     @property
     def decoding(self) -> bool:
-        return self.admission is not None and self.prompt_done == len(self.request.prompt_ids)
+        return self.generated > 0
 
 
 class Scheduler:
     """Owns slots and pages as numbers. Call `plan`, run it, `update` with what came of it, over and over."""
 
-    def __init__(self, limits: SchedulerLimits, clock: Callable[[], float]) -> None:
+    def __init__(self, limits: SchedulerLimits, clock: Callable[[], float], kept: KeptLimits | None = None) -> None:
         self.limits = limits
         self._clock = clock
         self._slots, self._pages = Ledger(limits.slots), Ledger(limits.pool_pages)
+        self.kept = KeptPrompts(kept or KeptLimits(), self._pages)
+        self._reuse = PromptReuse(self.kept)
         self._queue: deque[_Live] = deque()
         self._running: OrderedDict[str, _Live] = OrderedDict()
         self._released: list[str] = []
@@ -80,8 +84,8 @@ class Scheduler:
 
     @property
     def free_pages(self) -> int:
-        """Pages nobody owns."""
-        return self._pages.free
+        """Pages nobody owns, or only kept prompt states."""
+        return self._pages.free + self.kept.idle_pages
 
     @property
     def free_slots(self) -> int:
@@ -104,7 +108,7 @@ class Scheduler:
         if self._held_back(request) > self.limits.max_queued:
             text = f"{self.waiting} requests are waiting and this server queues {self.limits.max_queued} (--max-queued); try again later"
             raise EngineRejected(QUEUE_FULL, text)
-        self._queue.append(_Live(request, self._clock()))
+        self._queue.append(_Live(request, self._clock(), PromptWork.of(request)))
 
     def cancel(self, request_id: str) -> RoundEvent | None:
         """End a request now; its last event, or None if it is unknown or has ended."""
@@ -119,51 +123,76 @@ class Scheduler:
     def plan(self) -> StepPlan:
         """The next step: who enters, which prompt slices and which windows run."""
         releases, self._released = tuple(self._released), []
-        admissions = []
-        while self._queue and self._can_admit(self._queue[0].request):
-            admissions.append(self._admit(self._queue.popleft()))
-        return StepPlan(releases, tuple(admissions), self._prompt_slices(), self._windows())
+        admissions = self._admissions()
+        prompts, windows = self._prompt_slices(), self._windows()
+        spills, drops = self.kept.take_orders()
+        return StepPlan(releases, admissions, prompts, windows, spills, drops)
 
     def update(self, plan: StepPlan, result: StepResult) -> list[RoundEvent]:
         """Take the tokens of a step; returns one event per request that got tokens or ended."""
         for piece in plan.prompts:
             live = self._running[piece.request_id]
-            live.prompt_done += piece.count
+            if piece.request_id in result.lost:
+                continue
+            live.prompt.done += piece.count
             if piece.last:
                 live.decoding_since_s = self._clock()
+        for name in result.lost:
+            self._reuse.lose(self._running[name].prompt)
         events = [self._progress(self._running[name], tokens, result.drafted.get(name, 0)) for name, tokens in result.tokens.items()]
         events += [self._finish(self._running[name], (), FinishReason.FAILED, error=cause) for name, cause in result.failed.items()]
         return events
 
     def _held_back(self, arriving: EngineRequest) -> int:
         """How many would still wait after the next plan, were `arriving` queued now."""
-        slots, pages, order = self._slots.free, self._pages.free, [*(live.request for live in self._queue), arriving]
+        slots, pages, order = self._slots.free, self.free_pages, [*(live.request for live in self._queue), arriving]
         for at, request in enumerate(order):
             slots, pages = slots - 1, pages - _reserve(request)
             if slots < 0 or pages < 0:
                 return len(order) - at
         return 0
 
-    def _can_admit(self, request: EngineRequest) -> bool:
-        return self._slots.free > 0 and self._pages.free >= _reserve(request)
+    def _admissions(self) -> tuple[Admission, ...]:
+        """First come first served, but for those who had better wait for the prefix that another prompt is about to leave."""
+        admissions: list[Admission] = []
+        for live in list(self._queue):
+            under_way = (other.prompt for other in self._running.values() if not other.decoding)
+            if self._slots.free and self._reuse.must_wait(live.prompt, under_way):
+                continue
+            source = self._reuse.source(live.prompt)
+            if not self._can_admit(live.request, source):
+                source = None
+            if not self._can_admit(live.request, source):
+                break
+            self._queue.remove(live)
+            admissions.append(self._admit(live, source))
+        return tuple(admissions)
 
-    def _admit(self, live: _Live) -> Admission:
-        pages = self._pages.take(_reserve(live.request))
-        live.admission = Admission(live.request, self._slots.take(1)[0], pages)
+    def _can_admit(self, request: EngineRequest, source: KeptState | None) -> bool:
+        shared = len(self.kept.shared_pages(source)) if source else 0
+        return self._slots.free > 0 and self.kept.has_room(_reserve(request) - shared, source)
+
+    def _admit(self, live: _Live, source: KeptState | None) -> Admission:
+        restore = self._reuse.begin(live.prompt, source)
+        shared = self.kept.shared_pages(source) if source else ()
+        self._pages.share(shared)
+        self.kept.make_room(_reserve(live.request) - len(shared))
+        pages = shared + self._pages.take(_reserve(live.request) - len(shared))
+        live.admission = Admission(live.request, self._slots.take(1)[0], pages, restore)
         live.admitted_s = self._clock()
         self._running[live.request.id] = live
         return live.admission
 
     def _prompt_slices(self) -> tuple[PromptSlice, ...]:
         """Oldest first within one budget of rows, so a long prompt never holds up the replies for more than one slice."""
-        slices, budget = [], self._slice_rows
-        for name, live in self._running.items():
-            if live.decoding or budget <= 0:
+        slices: list[PromptSlice] = []
+        budget = self._slice_rows
+        for live in self._running.values():
+            if live.decoding or live.admission is None or budget <= 0:
                 continue
-            left = len(live.request.prompt_ids) - live.prompt_done
-            count = min(left, budget)
-            slices.append(PromptSlice(name, live.prompt_done, count, last=count == left))
-            budget -= -(-count // PAGE_TOKENS) * PAGE_TOKENS
+            pieces = self._reuse.slices(live.prompt, budget, live.admission.pages)
+            slices += pieces
+            budget -= sum(-(-piece.count // PAGE_TOKENS) * PAGE_TOKENS for piece in pieces)
         return tuple(slices)
 
     def _windows(self) -> tuple[StepWindow, ...]:
@@ -213,7 +242,8 @@ class Scheduler:
         admitted = live.admitted_s if live.admission else now
         decoding = live.decoding_since_s or now
         return Usage(
-            prompt_tokens=len(live.request.prompt_ids),
+            prompt_tokens=live.prompt.tokens,
+            cached_tokens=live.prompt.cached,
             completion_tokens=live.generated,
             rounds=live.rounds,
             drafted_tokens=live.drafted,

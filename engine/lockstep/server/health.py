@@ -101,6 +101,13 @@ def _engine_facts(site: Deployment) -> dict[str, Any]:
         "rounds_total": snapshot.steps_total,
         "drafted_total": snapshot.drafted_tokens_total,
         "accepted_total": snapshot.accepted_tokens_total,
+        "kept": {
+            "states": snapshot.kept_prompts,
+            "bytes": snapshot.kept_bytes,
+            "disk_bytes": snapshot.kept_disk_bytes,
+            "asked_tokens_total": snapshot.kept_asked_tokens_total,
+            "hit_tokens_total": snapshot.kept_hit_tokens_total,
+        },
         "last_step_age_s": round(site.engine.last_step_age_s, 3),
         "device": engine.device,
     }

@@ -66,6 +66,23 @@ READINGS = (
         "generation_tokens", "Tokens generated, live replies included.", lambda s, f: s.generated_tokens_total, True, "generation_tokens"
     ),
     Reading("drafted_tokens", "Tokens drafted.", lambda s, f: s.drafted_tokens_total, True, "spec_decode_num_draft_tokens"),
+    Reading("kept_states", "Prompt states kept, in memory and on disk.", lambda s, f: s.kept_prompts),
+    Reading("kept_bytes", "Bytes of kept states in memory, their pages not counted.", lambda s, f: s.kept_bytes),
+    Reading("kept_disk_bytes", "Bytes of kept states on disk.", lambda s, f: s.kept_disk_bytes),
+    Reading(
+        "kept_asked_tokens", "Prompt tokens looked up.", lambda s, f: s.kept_asked_tokens_total, counter=True, vllm="prefix_cache_queries"
+    ),
+    Reading(
+        "prompt_tokens_cached",
+        "Prompt tokens begun behind.",
+        lambda s, f: s.kept_hit_tokens_total,
+        counter=True,
+        vllm="prefix_cache_hits",
+    ),
+    Reading("kept_evicted", "Kept states that had to go.", lambda s, f: s.kept_evicted_total, counter=True),
+    Reading("kept_spilled", "Of these, written to disk.", lambda s, f: s.kept_spilled_total, counter=True),
+    Reading("kept_lost", "Of these, not readable when asked for.", lambda s, f: s.kept_lost_total, counter=True),
+    Reading("kept_waits", "Requests that waited for another one's equal prefix.", lambda s, f: s.kept_waits_total, counter=True),
     Reading("accepted_tokens", "Drafted tokens accepted.", lambda s, f: s.accepted_tokens_total, True, "spec_decode_num_accepted_tokens"),
 )
 

@@ -1,0 +1,98 @@
+"""How one prompt uses kept states: where it begins, whom it waits for, where its slices end and which states they leave.
+
+Knows neither queue nor slots; the index of states is `sched.kept`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from lockstep.core.plan import PromptSlice, Restore
+from lockstep.core.types import EngineRequest
+from lockstep.sched.kept import KeptPrompts, KeptState
+from lockstep.sched.trace import TILE, Trace
+
+
+@dataclass(slots=True)
+class PromptWork:
+    """A prompt between submit and first reply token. `done` of its tokens are committed, the first `cached` of them from state `restored`.
+
+    `points` are the lengths behind `done` at which a state is to be kept, ascending.
+    """
+
+    request: EngineRequest
+    trace: Trace
+    done: int = 0
+    cached: int = 0
+    restored: int = 0
+    points: list[int] = field(default_factory=list)
+    has_waited: bool = False
+
+    @classmethod
+    def of(cls, request: EngineRequest) -> PromptWork:
+        """Work of a request that was just submitted."""
+        return cls(request, Trace(request))
+
+    @property
+    def tokens(self) -> int:
+        """Length of the prompt."""
+        return self.trace.tokens
+
+
+class PromptReuse:
+    """Begins prompts from the states of `kept` and cuts them where states are to be made."""
+
+    def __init__(self, kept: KeptPrompts) -> None:
+        self.kept = kept
+
+    def must_wait(self, work: PromptWork, running: Iterable[PromptWork]) -> bool:
+        """True if a prompt under way will soon leave a longer common prefix than any kept state; it is told to keep one there."""
+        if not self.kept.limits.on:
+            return False
+        known = self.kept.find(work.trace)
+        best = known.tokens if known else 0
+        for other in running:
+            shared = work.trace.shared_tokens(other.trace)
+            common = shared if shared == work.tokens == other.tokens else min(shared, work.trace.last_tile)
+            if common >= max(best + TILE, self.kept.limits.least_tokens) and other.done < common:
+                if common not in other.points:
+                    other.points = sorted([*other.points, common])
+                if not work.has_waited:
+                    work.has_waited = True
+                    self.kept.totals.waits += 1
+                return True
+        return False
+
+    def source(self, work: PromptWork) -> KeptState | None:
+        """The state a prompt would begin from now."""
+        return self.kept.find(work.trace)
+
+    def begin(self, work: PromptWork, state: KeptState | None) -> Restore | None:
+        """Begin a prompt, from `state` if there is one. Its pages are those of `KeptPrompts.shared_pages`, then private ones."""
+        start = state.tokens if state else 0
+        work.done = work.cached = start
+        work.points = self.kept.points(work.trace, start)
+        self.kept.totals.asked_tokens += work.tokens
+        work.restored = state.number if state else 0
+        return self.kept.restore(state) if state else None
+
+    def lose(self, work: PromptWork) -> None:
+        """The state a prompt was to begin from could not be read: it begins at its first token."""
+        self.kept.forget(work.restored)
+        work.done = work.cached = work.restored = 0
+        work.points = self.kept.points(work.trace, 0)
+
+    def slices(self, work: PromptWork, budget: int, pages: tuple[int, ...]) -> list[PromptSlice]:
+        """Slices of at most `budget` > 0 rows together, cut at the lengths at which states are kept; `pages` hold the prompt.
+
+        A prompt restored at its end gets one of no rows, which chooses its first reply token.
+        """
+        slices: list[PromptSlice] = []
+        at, stop = work.done, min(work.tokens, work.done + budget)
+        while at < stop or (not slices and at == work.tokens):
+            end = next((point for point in work.points if at < point < stop), stop)
+            keep = self.kept.keep(work.trace, end, pages[: -(-end // TILE)]) if end in work.points else 0
+            slices.append(PromptSlice(work.request.id, at, end - at, end == work.tokens, keep))
+            at = end
+        return slices
