@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 import torch
@@ -118,8 +118,10 @@ def run_engine(options: ServingOptions, channel: ChildChannel) -> int:
     runner = LeadingRunner(loaded.runner, words.ranks, settings_digest(settings)) if words.ranks else loaded.runner
     watchdog = Watchdog(options.step_timeout, lambda cause: words.end(cause, EXIT_STALLED))
     scheduler = Scheduler(_limits(options, loaded.max_drafts), time.monotonic, loaded.kept)
-    loop = EngineLoop(channel, scheduler, WatchedRunner(runner, watchdog), options.state_hashes)
-    channel.send(_ready(options, loaded))
+    ran = runner.ran if isinstance(runner, LeadingRunner) else tuple
+    loop = EngineLoop(channel, scheduler, WatchedRunner(runner, watchdog), options.state_hashes, ran=ran)
+    told = (settings_digest(settings), *words.ranks.settings()) if words.ranks else ()
+    channel.send(replace(_ready(options, loaded), rank_settings=told))
     try:
         loop.run()
     except Exception as error:  # whatever broke a step, the front must be able to name it
@@ -173,12 +175,12 @@ def _follow(options: ServingOptions, share: Share, channel: ChildChannel) -> Non
     compare_settings(share.rank, settings, begin.settings)
     exchange = meet(share, begin.port, options.device, options.step_timeout + EXCHANGE_SLACK_S)
     loaded = load(options, lambda _stage, _fraction: None, exchange)
-    channel.send(Joined(share.rank))
+    channel.send(Joined(share.rank, settings_digest(settings)))
     follower = Follower(loaded.runner, share.rank, settings_digest(settings))
     for message in messages:
         match message:
             case Run():
-                follower.run(message)
+                channel.send(follower.run(message))
             case HashState():
                 channel.send(follower.hash(message))
             case Leave():

@@ -13,6 +13,7 @@ from typing import Protocol
 from lockstep.core.errors import EngineRejected
 from lockstep.core.messages import Cancel, FromEngine, Rejected, Round, Shutdown, Snapshot, Submit, ToEngine
 from lockstep.core.plan import StepPlan, StepResult
+from lockstep.core.rank_messages import Ran
 from lockstep.core.types import RoundEvent
 from lockstep.sched import Scheduler
 from lockstep.sched.scheduler import PAGE_TOKENS
@@ -65,6 +66,7 @@ class EngineLoop:
     runner: StepRunner
     state_hashes: bool = False
     clock: Callable[[], float] = time.monotonic
+    ran: Callable[[], tuple[Ran, ...]] = tuple
     counters: Counters = field(default_factory=Counters)
     _deadline_s: float | None = None
     _snapshot_s: float = float("-inf")
@@ -156,5 +158,6 @@ class EngineLoop:
                 kept_spilled_total=kept.totals.spilled,
                 kept_lost_total=kept.totals.lost,
                 kept_waits_total=kept.totals.waits,
+                ranks=self.ran(),
             )
         )

@@ -20,7 +20,7 @@ from lockstep.channel.child import ChildChannel
 from lockstep.channel.client import EngineClient
 from lockstep.config.serving import ServingOptions
 from lockstep.core.errors import EngineDied
-from lockstep.core.messages import Failed
+from lockstep.core.messages import Failed, Snapshot
 from lockstep.core.rank_messages import Begin
 from lockstep.core.types import EngineRequest, Sampling
 
@@ -54,6 +54,15 @@ def other_rank(client: EngineClient) -> int:
 
 async def ended(client: EngineClient) -> None:
     while not client.cause:  # noqa: ASYNC110 - the client tells streams only, and an idle one has none
+        await asyncio.sleep(0.02)
+
+
+async def settled(client: EngineClient) -> Snapshot:
+    """What an idle engine reports once rank 1 has told of the last step."""
+    while True:
+        now = client.snapshot
+        if now and not now.running and len({ran.step for ran in now.ranks}) == 1:
+            return now
         await asyncio.sleep(0.02)
 
 
@@ -97,6 +106,13 @@ def test_together_drafted_and_in_slices_equals_alone_and_serial(alone, drafter: 
         assert answers == [alone[len(wanted.prompt_ids), wanted.sampling] for wanted in names]
         assert client.snapshot is not None
         assert drafter != "block" or client.snapshot.drafted_tokens_total > 0
+        assert client.facts is not None
+        assert len(client.facts.rank_settings) == 2
+        assert len(set(client.facts.rank_settings)) == 1
+        one, two = (await asyncio.wait_for(settled(client), 10)).ranks
+        assert (one.rank, two.rank) == (0, 1)
+        assert one.step == two.step > 16
+        assert one.chosen == two.chosen
 
     serve(scenario, "--parallel", "4", "--prompt-slice", "64", *DRAFTERS[drafter])
 

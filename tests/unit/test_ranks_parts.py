@@ -15,7 +15,7 @@ from lockstep.config.fields import ConfigError
 from lockstep.config.serving import ServingOptions
 from lockstep.config.share import Share
 from lockstep.core.plan import Admission, PromptSlice, StepPlan, StepResult
-from lockstep.core.rank_messages import HashState, Run
+from lockstep.core.rank_messages import HashState, Ran, Run
 from lockstep.core.types import EngineRequest, Sampling
 from lockstep.draft.cost import RowCosts
 from lockstep.kernels.exl3 import Exl3Matrix, decode_outer
@@ -49,12 +49,12 @@ def expanded(matrix: Exl3Matrix) -> torch.Tensor:
     return decode_outer(matrix.trellis, matrix.suh, matrix.svh, matrix.codebook)
 
 
-def coded(matrix: Exl3Matrix | torch.Tensor) -> Exl3Matrix:
+def coded(matrix: object) -> Exl3Matrix:
     assert isinstance(matrix, Exl3Matrix)
     return matrix
 
 
-def plain(matrix: Exl3Matrix | torch.Tensor) -> torch.Tensor:
+def plain(matrix: object) -> torch.Tensor:
     assert isinstance(matrix, torch.Tensor)
     return matrix
 
@@ -137,16 +137,20 @@ class Wire:
     def __init__(self, follower: Follower) -> None:
         self.follower, self.told = follower, 0
         self.answers: list[str] = []
+        self.last = Ran(1, 0, "")
 
     def tell(self, message: Run | HashState) -> None:
         self.told += 1
         if isinstance(message, Run):
-            self.follower.run(message)
+            self.last = self.follower.run(message)
         else:
             self.answers.append(self.follower.hash(message).state_hash)
 
     def hashes(self, request_id: str) -> list[str]:
         return [self.answers.pop()]
+
+    def ran(self) -> list[Ran]:
+        return [self.last]
 
 
 def test_a_follower_runs_the_very_plan_and_the_hash_covers_every_rank():
@@ -155,6 +159,8 @@ def test_a_follower_runs_the_very_plan_and_the_hash_covers_every_rank():
     leader.execute(PLAN)
     leader.execute(StepPlan(releases=("a",)))
     assert second.plans == first.plans == [PLAN, StepPlan(releases=("a",))]
+    assert [(ran.rank, ran.step) for ran in leader.ran()] == [(0, 2), (1, 2)]
+    assert len({ran.chosen for ran in leader.ran()}) == 1
     combined = leader.state_hash("a")
     second.token = 6
     assert len(combined) == 64
@@ -171,7 +177,10 @@ def test_a_follower_that_chose_other_tokens_says_so_before_the_next_step():
     second = Echo(token=6)
     leader = LeadingRunner(Echo(token=5), Wire(Follower(second, 1, "s")), "s")
     leader.execute(PLAN)
-    with pytest.raises(RankMismatch, match="rank 1 and rank 0 chose other tokens in step 1"):
+    first, other = leader.ran()
+    assert first.step == other.step == 1
+    assert first.chosen != other.chosen
+    with pytest.raises(RankMismatch, match="rank 1 and rank 0 chose other tokens by step 1"):
         leader.execute(PLAN)
     assert len(second.plans) == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lockstep.core.rank_messages import Ran
 from lockstep.core.types import EngineRequest, RoundEvent
 
 
@@ -43,6 +44,8 @@ class Ready:
     device: str
     engine_version: str
     build_digest: str
+    rank_settings: tuple[str, ...] = ()
+    """With several ranks, the digest of each rank's settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,8 @@ class Snapshot:
     kept_spilled_total: int = 0
     kept_lost_total: int = 0
     kept_waits_total: int = 0
+    ranks: tuple[Ran, ...] = ()
+    """With several ranks, the newest step each has reported."""
 
 
 ToEngine = Submit | Cancel | Shutdown

@@ -17,7 +17,7 @@ class Begin:
 class Run:
     """Execute `plan`, an encoded StepPlan, as step `step`.
 
-    `before` is the digest of what rank 0 chose in the step before, `digest` that of plan and settings (`run.team`).
+    `before` is the digest of all that rank 0 chose so far, `digest` that of plan and settings (`run.team`).
     """
 
     step: int
@@ -40,9 +40,19 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The rank has loaded its share and waits for plans."""
+    """The rank has loaded its share and waits for plans; `settings` is the digest of its own."""
 
     rank: int
+    settings: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """The rank has run step `step`; `chosen` is the digest of all tokens it chose since it started."""
+
+    rank: int
+    step: int
+    chosen: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,4 +64,4 @@ class RankHash:
 
 
 ToRank = Begin | Run | HashState | Leave
-FromRank = Joined | RankHash
+FromRank = Joined | Ran | RankHash

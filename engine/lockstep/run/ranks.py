@@ -16,7 +16,7 @@ from lockstep.channel.child import ChildChannel
 from lockstep.channel.client import FD_FLAG, death_cause
 from lockstep.core.errors import LockstepError
 from lockstep.core.messages import Failed
-from lockstep.core.rank_messages import Begin, HashState, Joined, Leave, RankHash, Run
+from lockstep.core.rank_messages import Begin, HashState, Joined, Leave, Ran, RankHash, Run
 
 RANK_FLAG = "--rank"
 _END_S = 3.0
@@ -36,7 +36,8 @@ class _Link:
         with theirs:
             self.process = subprocess.Popen([*command, RANK_FLAG, str(rank), FD_FLAG, str(theirs.fileno())], pass_fds=[theirs.fileno()])
         self.channel = ChildChannel(ours)
-        self.joined = threading.Event()
+        self.joined, self.settings = threading.Event(), ""
+        self.ran = Ran(rank, 0, "")
         self.hashes: queue.SimpleQueue[RankHash] = queue.SimpleQueue()
         self.said = ""
 
@@ -53,7 +54,10 @@ class _Link:
     def _take(self, message: object) -> None:
         match message:
             case Joined():
+                self.settings = message.settings
                 self.joined.set()
+            case Ran():
+                self.ran = message
             case RankHash():
                 self.hashes.put(message)
             case Failed(cause):
@@ -89,6 +93,14 @@ class Ranks:
         """Return when every rank has loaded; one that ends instead ends this process through `on_death`."""
         for link in self._links:
             link.joined.wait()
+
+    def settings(self) -> list[str]:
+        """Digest of every joined rank's settings, in rank order."""
+        return [link.settings for link in self._links]
+
+    def ran(self) -> list[Ran]:
+        """The newest step each rank has reported, in rank order."""
+        return [link.ran for link in self._links]
 
     def tell(self, message: Run | HashState) -> None:
         """Send to every rank."""

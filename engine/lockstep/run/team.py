@@ -1,6 +1,6 @@
 """What rank 0 and the others say each step: the plan, and proof that both ran the same. Knows no processes and no tensors.
 
-A plan travels encoded; its digest covers the settings, the step's number, what was chosen in the step before and the plan's bytes.
+A plan travels encoded; its digest covers the settings, the step's number, all that was chosen before and the plan's bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 
 from lockstep.core.plan import StepPlan, StepResult
-from lockstep.core.rank_messages import HashState, RankHash, Run
+from lockstep.core.rank_messages import HashState, Ran, RankHash, Run
 from lockstep.run.settings import RankMismatch
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
@@ -30,6 +30,7 @@ class Links(Protocol):
 
     def tell(self, message: Run | HashState) -> None: ...
     def hashes(self, request_id: str) -> list[str]: ...
+    def ran(self) -> list[Ran]: ...
 
 
 class LeadingRunner:
@@ -47,8 +48,12 @@ class LeadingRunner:
         encoded = _encoder.encode(plan)
         self._links.tell(Run(self._steps, encoded, self._before, plan_digest(self._settings, self._steps, self._before, encoded)))
         result = self._runner.execute(plan)
-        self._before = result_digest(result)
+        self._before = chosen_digest(self._before, result)
         return result
+
+    def ran(self) -> tuple[Ran, ...]:
+        """The newest step each rank has reported, in rank order."""
+        return (Ran(0, self._steps, self._before), *self._links.ran())
 
     def state_hash(self, request_id: str) -> str:
         """SHA-256 over the ranks' own hashes in rank order."""
@@ -64,14 +69,14 @@ class Follower:
         self._runner, self._rank, self._settings = runner, rank, settings
         self._steps, self._before = 0, ""
 
-    def run(self, message: Run) -> None:
+    def run(self, message: Run) -> Ran:
         """Run one step. Raises RankMismatch, before running anything, if rank 0 is elsewhere or chose other tokens."""
         step = self._steps + 1
         if message.step != step:
             raise RankMismatch(f"rank {self._rank} was told step {message.step} after step {self._steps}; needed: step {step}")
         if message.before != self._before:
             raise RankMismatch(
-                f"rank {self._rank} and rank 0 chose other tokens in step {self._steps}; needed: the same bits on every rank"
+                f"rank {self._rank} and rank 0 chose other tokens by step {self._steps}; needed: the same bits on every rank"
             )
         found = plan_digest(self._settings, step, self._before, message.plan)
         if message.digest != found:
@@ -80,7 +85,8 @@ class Follower:
                 "needed: the same settings and an intact plan"
             )
         self._steps = step
-        self._before = result_digest(self._runner.execute(_plans.decode(message.plan)))
+        self._before = chosen_digest(self._before, self._runner.execute(_plans.decode(message.plan)))
+        return Ran(self._rank, step, self._before)
 
     def hash(self, message: HashState) -> RankHash:
         """Hash of this rank's share of a request's state."""
@@ -92,6 +98,6 @@ def plan_digest(settings: str, step: int, before: str, plan: bytes) -> str:
     return hashlib.sha256(f"{settings} {step} {before} ".encode() + plan).hexdigest()[:16]
 
 
-def result_digest(result: StepResult) -> str:
-    """16 hex digits over everything chosen."""
-    return hashlib.sha256(_encoder.encode(result)).hexdigest()[:16]
+def chosen_digest(before: str, result: StepResult) -> str:
+    """16 hex digits over everything chosen in a step and, by `before`, in all steps before it."""
+    return hashlib.sha256(before.encode() + _encoder.encode(result)).hexdigest()[:16]

@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 
 import lockstep
 from lockstep.channel.client import EngineState
-from lockstep.core.messages import Snapshot
+from lockstep.core.messages import Ready, Snapshot
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import Health, Readiness, Version, errors
 
@@ -110,4 +110,14 @@ def _engine_facts(site: Deployment) -> dict[str, Any]:
         },
         "last_step_age_s": round(site.engine.last_step_age_s, 3),
         "device": engine.device,
+        "ranks": _ranks(engine, snapshot),
     }
+
+
+def _ranks(engine: Ready, snapshot: Snapshot) -> dict[str, Any]:
+    """How many ranks there are; of several, each one's settings digest, its newest step and the digest of all tokens it chose."""
+    facts: dict[str, Any] = {"count": max(1, len(engine.rank_settings))}
+    if engine.rank_settings:
+        facts["settings"] = list(engine.rank_settings)
+        facts |= {"steps": [ran.step for ran in snapshot.ranks], "chosen": [ran.chosen for ran in snapshot.ranks]}
+    return facts
