@@ -63,6 +63,13 @@ class Fields:
             raise self.refuse(name, f"a number from {low:g} to {high:g}")
         return float(value)
 
+    def numbers(self, name: str, count: int, low: float, high: float) -> tuple[float, ...]:
+        """A list of exactly `count` finite numbers in low..high."""
+        value = self.values.get(name)
+        if not isinstance(value, list) or len(value) != count:
+            raise self.refuse(name, f"a list of {count} numbers")
+        return tuple(Fields({name: item}, self.where).number(name, low, high) for item in value)
+
     def boolean(self, name: str, default: bool | None = None) -> bool:
         """true or false. Without `default` the field is required."""
         if default is not None and not self.has(name):
