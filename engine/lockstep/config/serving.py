@@ -26,8 +26,8 @@ class ServingOptions:
     `draft_policy` is a word of `draft.policy`, auto for the drafter's own. `draft_noise` and `draft_edge` weigh a request's noise and the
     selector's edges in proposals. None of these changes a reply.
 
-    Prompt states are kept in `kept_gib` of host memory, 0 for none, every `kept_grid` tokens of a prompt and at its marks; a namespace above
-    `kept_share` of it loses states first. With `spill_dir`, states that must go are written there, `spill_gib` at most.
+    Prompt states are kept in `kept_gib` of host memory, 0 for none, every `kept_grid` tokens of a prompt and at its marks. A namespace that
+    owns more than `kept_share` of it loses states first. With `spill_dir` states that must go are written there, `spill_gib` at most.
 
     `dense` is a word of DENSE_FORMS, `kv` of KV_FORMS; bf16 means the type the device computes in. Each pair is a reference of its own.
     """

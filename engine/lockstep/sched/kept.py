@@ -196,7 +196,12 @@ class KeptPrompts:
         state.used = self._clock
 
     def _supersede(self, trace: Trace, tokens: int) -> None:
-        """States on the way to this one are steps of its conversation, unless they were begun from more than once."""
+        """States on the way to this one are steps of its conversation, unless they were begun from more than once.
+
+        A longer prompt can only go on from a whole number of tiles, so a state at another length replaces none.
+        """
+        if tokens % TILE:
+            return
         for at, digest in enumerate(trace.chain[: tokens // TILE + 1]):
             for state in self._by_tile.get(digest, ()):
                 is_on_the_way = state.tokens < tokens and trace.ids[at * TILE : state.tokens] == state.key[1]
