@@ -134,7 +134,6 @@ class KeptPrompts:
         # A second prompt went on from here, so it is no mere step of one conversation.
         state.superseded &= state.hits < 2
         self._orders.in_use.add(state.number)
-        self.totals.hit_tokens += state.tokens
         return Restore(state.number, state.tokens, -1 if state.on_disk else state.pages[-1])
 
     def shared_pages(self, state: KeptState) -> tuple[int, ...]:
@@ -180,10 +179,9 @@ class KeptPrompts:
         return True
 
     def forget(self, number: int) -> None:
-        """A state could not be read back."""
+        """The runner does not have this state."""
         state = next((state for state in self._states.values() if state.number == number), None)
         if state:
-            self.totals.lost += 1
             self._drop(state)
 
     def take_orders(self) -> tuple[tuple[Spill, ...], tuple[int, ...]]:

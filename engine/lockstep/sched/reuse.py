@@ -73,13 +73,21 @@ class PromptReuse:
         start = state.tokens if state else 0
         work.done = work.cached = start
         work.points = self.kept.points(work.trace, start)
-        self.kept.totals.asked_tokens += work.tokens
         work.restored = state.number if state else 0
         return self.kept.restore(state) if state else None
 
-    def lose(self, work: PromptWork) -> None:
-        """The state a prompt was to begin from could not be read: it begins at its first token."""
-        self.kept.forget(work.restored)
+    def ran(self, work: PromptWork, piece: PromptSlice) -> None:
+        """A slice is committed."""
+        work.done += piece.count
+        if piece.last:
+            self.kept.totals.asked_tokens += work.tokens
+            self.kept.totals.hit_tokens += work.cached
+
+    def lose(self, work: PromptWork, skipped: list[PromptSlice]) -> None:
+        """The state a prompt was to begin from could not be read, so its slices were `skipped`: it begins at its first token."""
+        self.kept.totals.lost += 1
+        for number in (work.restored, *(piece.keep for piece in skipped if piece.keep)):
+            self.kept.forget(number)
         work.done = work.cached = work.restored = 0
         work.points = self.kept.points(work.trace, 0)
 

@@ -134,11 +134,11 @@ class Scheduler:
             live = self._running[piece.request_id]
             if piece.request_id in result.lost:
                 continue
-            live.prompt.done += piece.count
+            self._reuse.ran(live.prompt, piece)
             if piece.last:
                 live.decoding_since_s = self._clock()
         for name in result.lost:
-            self._reuse.lose(self._running[name].prompt)
+            self._reuse.lose(self._running[name].prompt, [piece for piece in plan.prompts if piece.request_id == name])
         events = [self._progress(self._running[name], tokens, result.drafted.get(name, 0)) for name, tokens in result.tokens.items()]
         events += [self._finish(self._running[name], (), FinishReason.FAILED, error=cause) for name, cause in result.failed.items()]
         return events

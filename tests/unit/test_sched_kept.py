@@ -1,0 +1,248 @@
+"""Kept states by numbers: no page is ever lost or owned twice, budgets hold, and the right state goes first."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lockstep.core.plan import StepPlan, StepResult
+from lockstep.core.types import EngineRequest, Sampling
+from lockstep.sched import KeptLimits, Scheduler, SchedulerLimits
+from lockstep.sched.kept import KeptPrompts
+from lockstep.sched.ledger import Ledger
+from lockstep.sched.trace import Trace
+
+PAGES = 24
+
+
+def request(name: str, prompt: tuple[int, ...], reply: int = 8, namespace: str = "", marks: tuple[int, ...] = ()) -> EngineRequest:
+    return EngineRequest(name, prompt, Sampling(), reply, namespace=namespace, marks=marks)
+
+
+class Keeping:
+    """A scheduler whose runner gives token 5 for every row and, now and then, cannot read a state from disk."""
+
+    def __init__(self, limits: KeptLimits, draws: random.Random) -> None:
+        self.scheduler = Scheduler(SchedulerLimits(1024, 3, PAGES, 128, 99), lambda: 0.0, limits)
+        self.draws, self.memory, self.disk = draws, set[int](), set[int]()
+        self.never_made = set[int]()
+        self.ended: set[str] = set()
+
+    def step(self) -> StepPlan:
+        plan = self.scheduler.plan()
+        result = StepResult(lost=self._obey(plan))
+        for piece in plan.prompts:
+            if piece.last and piece.request_id not in result.lost:
+                result.tokens[piece.request_id] = (5,)
+        for window in plan.windows:
+            result.tokens[window.request_id] = (5,)
+        for event in self.scheduler.update(plan, result):
+            if event.finish:
+                assert event.usage
+                assert event.usage.cached_tokens <= event.usage.prompt_tokens
+                self.ended.add(event.request_id)
+        return plan
+
+    def _obey(self, plan: StepPlan) -> tuple[str, ...]:
+        """What a runner would do; asserts that it could."""
+        for spill in plan.spills:
+            self.memory.remove(spill.kept)
+            self.disk.add(spill.kept)
+        for number in plan.drops:
+            assert number in self.memory | self.disk | self.never_made
+            self.memory.discard(number)
+            self.disk.discard(number)
+        lost = []
+        for admission in plan.admissions:
+            assert len(set(admission.pages)) == len(admission.pages)
+            if restore := admission.restore:
+                assert restore.kept in (self.memory if restore.source >= 0 else self.disk)
+                if restore.source < 0 and self.draws.random() < 0.3:
+                    lost.append(admission.request.id)
+                assert restore.source not in admission.pages, "the page with the last row is a copy"
+        for piece in plan.prompts:
+            if piece.keep and piece.request_id not in lost:
+                assert piece.keep not in self.memory | self.disk
+                self.memory.add(piece.keep)
+            elif piece.keep:
+                self.never_made.add(piece.keep)
+        return tuple(lost)
+
+    def check(self, limits: KeptLimits) -> None:
+        kept = self.scheduler.kept
+        # States that turned out to be lost leave the runner with the next plan.
+        assert 0 <= len(self.memory) + len(self.disk) - len(kept) <= self.scheduler.running
+        assert kept.memory_bytes <= limits.budget_bytes
+        assert kept.disk_bytes <= limits.spill_bytes
+
+
+@settings(deadline=None, max_examples=80)
+@given(
+    seed=st.integers(0, 1 << 32),
+    budget=st.sampled_from([0, 2, 5, 50]),
+    spill=st.sampled_from([0, 40, 400]),
+    grid=st.sampled_from([64, 256]),
+)
+def test_whatever_arrives_ends_leaves_and_is_evicted_no_page_is_lost(seed: int, budget: int, spill: int, grid: int):
+    draws = random.Random(seed)
+    limits = KeptLimits(budget * 10, 10, 2, 4, spill, 0.5, grid, 64)
+    ours = Keeping(limits, draws)
+    trunk = tuple(draws.randrange(9) for _ in range(640))
+    asked: list[str] = []
+    for at in range(draws.randint(5, 30)):
+        shared = draws.choice((0, 10, 64, 130, 256, 640))
+        prompt = trunk[:shared] + tuple(draws.randrange(9) for _ in range(draws.choice((1, 5, 70, 200))))
+        one = request(f"r{at}", prompt, draws.randint(1, 80), draws.choice("ab"), (draws.randint(1, 300),))
+        ours.scheduler.submit(one)
+        asked.append(one.id)
+        for _ in range(draws.randint(0, 6)):
+            ours.step()
+            ours.check(limits)
+        if draws.random() < 0.2 and ours.scheduler.cancel(gone := draws.choice(asked)):
+            ours.ended.add(gone)
+    for _ in range(4000):
+        if not (ours.scheduler.running or ours.scheduler.waiting):
+            break
+        ours.step()
+        ours.check(limits)
+    assert ours.ended == set(asked), "every request ends"
+    assert ours.scheduler.free_slots == 3
+    assert ours.scheduler.free_pages == PAGES
+    assert ours.scheduler.kept.make_room(PAGES), "kept states give every page back"
+    ours.step()
+    assert not ours.memory
+    assert len(ours.disk) == len(ours.scheduler.kept)
+    assert ours.scheduler.kept.idle_pages == 0
+
+
+class Index:
+    """The index of states alone, over a ledger."""
+
+    def __init__(self, **limits: float) -> None:
+        self.pages = Ledger(99)
+        self.kept = KeptPrompts(KeptLimits(**{"budget_bytes": 30, "state_bytes": 10} | limits), self.pages)  # pyright: ignore[reportArgumentType]
+
+    def keep(self, trace: Trace, tokens: int) -> int:
+        pages = self.pages.take(-(-tokens // 64))
+        number = self.kept.keep(trace, tokens, pages)
+        self.pages.give_back(pages)
+        self.kept.take_orders()
+        return number
+
+
+def trace(start: int, tokens: int, namespace: str = "", marks: tuple[int, ...] = ()) -> Trace:
+    return Trace(request("t", tuple((start + at) % 1000 for at in range(tokens)), namespace=namespace, marks=marks))
+
+
+def test_a_superseded_state_goes_before_an_older_one_of_another_conversation():
+    index = Index()
+    index.keep(trace(500, 65), 64)
+    index.keep(trace(0, 300), 128)
+    index.keep(trace(0, 300), 256)
+    index.keep(trace(700, 65), 64)
+    assert [index.kept.find(one) is not None for one in (trace(500, 65), trace(0, 129), trace(0, 300))] == [True, False, True]
+
+
+def test_a_state_begun_from_twice_and_the_end_of_a_system_text_are_not_superseded():
+    index = Index(budget_bytes=40)
+    marked = trace(0, 300, marks=(70,))
+    for tokens in (64, 128):
+        index.keep(marked, tokens)
+    for _ in range(2):
+        state = index.kept.find(trace(0, 129))
+        assert state is not None
+        index.kept.restore(state)
+        index.kept.take_orders()
+    index.keep(marked, 192)
+    index.keep(marked, 256)
+    index.keep(trace(700, 65), 64)
+    kept = [index.kept.find(one) is not None for one in (trace(0, 65), trace(0, 129), trace(0, 300))]
+    assert kept == [True, True, True]
+    assert index.kept.find(trace(0, 193)).tokens == 128, "the one in between went"  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_the_least_recently_used_goes_first():
+    index = Index()
+    for start in (100, 200, 300):
+        index.keep(trace(start, 65), 64)
+    state = index.kept.find(trace(100, 65))
+    assert state is not None
+    index.kept.restore(state)
+    index.kept.take_orders()
+    index.keep(trace(400, 65), 64)
+    assert [index.kept.find(trace(start, 65)) is not None for start in (100, 200, 300, 400)] == [True, False, True, True]
+
+
+def test_a_namespace_above_its_share_loses_its_own_states():
+    index = Index(budget_bytes=60, share=0.5)
+    index.keep(trace(0, 65, "quiet"), 64)
+    for start in range(100, 1000, 100):
+        index.keep(trace(start, 65, "loud"), 64)
+    assert index.kept.find(trace(0, 65, "quiet")) is not None
+    assert index.kept.find(trace(100, 65, "loud")) is None
+
+
+def test_one_namespace_alone_may_use_the_whole_budget():
+    index = Index(budget_bytes=60, share=0.1)
+    for start in range(0, 600, 100):
+        index.keep(trace(start, 65), 64)
+    assert len(index.kept) == 6
+
+
+def test_a_state_the_plan_under_way_uses_is_not_evicted():
+    index = Index(budget_bytes=10)
+    number = index.keep(trace(0, 65), 64)
+    state = index.kept.find(trace(0, 65))
+    assert state is not None
+    index.kept.restore(state)
+    assert index.keep(trace(100, 65), 64) == 0
+    assert index.keep(trace(100, 65), 64) > number, "in the next plan it may"
+
+
+def test_a_state_larger_than_the_budget_is_never_made():
+    assert not KeptLimits(budget_bytes=9, state_bytes=10).on
+    index = Index(budget_bytes=9)
+    assert index.kept.points(trace(0, 300), 0) == []
+    assert index.kept.find(trace(0, 300)) is None
+
+
+def test_points_are_the_grid_the_marks_the_last_tile_and_the_end():
+    index = Index(grid_tokens=128)
+    marked = trace(0, 450, marks=(70, 200, 449))
+    assert index.kept.points(marked, 0) == [64, 128, 192, 256, 384, 448, 450]
+    assert index.kept.points(marked, 192) == [256, 384, 448, 450]
+    assert index.kept.points(trace(0, 63), 0) == []
+
+
+@pytest.mark.parametrize("other", [{"namespace": "b"}, {"draft": False}])
+def test_prefixes_are_named_by_namespace_and_drafting(other: dict[str, object]):
+    ids = tuple(range(200))
+    one, two = Trace(request("a", ids)), Trace(EngineRequest("b", ids, Sampling(), 8, **other))  # pyright: ignore[reportArgumentType]
+    assert not set(one.chain) & set(two.chain)
+    assert one.shared_tokens(two) == 0
+
+
+def test_shared_tokens_count_whole_tiles_or_the_whole_prompt():
+    ids = tuple(range(200))
+    whole = Trace(request("a", ids))
+    assert whole.shared_tokens(Trace(request("b", ids))) == 200
+    assert whole.shared_tokens(Trace(request("b", (*ids[:150], 999, *ids[151:])))) == 128
+    assert whole.shared_tokens(Trace(request("b", ids[:199]))) == 192
+    assert whole.shared_tokens(Trace(request("b", (999, *ids[1:])))) == 0
+
+
+def test_the_ledger_refuses_what_nobody_owns():
+    ledger = Ledger(2)
+    pages = ledger.take(1)
+    ledger.share(pages)
+    ledger.give_back(pages)
+    assert ledger.free == 1
+    ledger.give_back(pages)
+    assert ledger.free == 2
+    with pytest.raises(ValueError, match="free already"):
+        ledger.give_back(pages)
+    with pytest.raises(ValueError, match="is free; needed"):
+        ledger.share(pages)
