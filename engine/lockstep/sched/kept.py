@@ -75,7 +75,7 @@ class _Orders:
 
     spills: list[Spill] = field(default_factory=list)
     drops: list[int] = field(default_factory=list)
-    in_use: set[int] = field(default_factory=set)
+    in_use: dict[int, KeptState] = field(default_factory=dict)
 
 
 class KeptPrompts:
@@ -107,7 +107,7 @@ class KeptPrompts:
     @property
     def idle_pages(self) -> int:
         """Pages only kept states own: those that `make_room` can free."""
-        return sum(self._pages.owners(page) == owners for page, owners in self._page_owners.items())
+        return sum(map(self._is_idle, self._page_owners))
 
     def find(self, trace: Trace) -> KeptState | None:
         """The longest state a prompt can begin from: its end if that is kept, else a whole number of tiles before its last token."""
@@ -133,7 +133,7 @@ class KeptPrompts:
         state.hits += 1
         # A second prompt went on from here, so it is no mere step of one conversation.
         state.superseded &= state.hits < 2
-        self._orders.in_use.add(state.number)
+        self._orders.in_use[state.number] = state
         return Restore(state.number, state.tokens, -1 if state.on_disk else state.pages[-1])
 
     def shared_pages(self, state: KeptState) -> tuple[int, ...]:
@@ -158,7 +158,7 @@ class KeptPrompts:
         self._own(state)
         self._supersede(trace, tokens)
         self._touch(state)
-        self._orders.in_use.add(state.number)
+        self._orders.in_use[state.number] = state
         self.totals.made += 1
         return state.number
 
@@ -166,13 +166,14 @@ class KeptPrompts:
         """True if `pages` pages are free or can be, while state `beside` stays."""
         if pages <= self._pages.free:
             return True
-        blocked = sum(self._pages.owners(page) == self._page_owners[page] for page in beside.pages) if beside else 0
-        return pages <= self._pages.free + self.idle_pages - blocked
+        staying = [*self._orders.in_use.values(), *([beside] if beside else [])]
+        blocked = {page for state in staying for page in state.pages if self._is_idle(page)}
+        return pages <= self._pages.free + self.idle_pages - len(blocked)
 
     def make_room(self, pages: int) -> bool:
         """Evict until `pages` pages are free; False if that many cannot be."""
         while self._pages.free < pages:
-            state = self._first_to_go(frees_pages=True)
+            state = self._first_to_go(frees_pages=True) or self._first_to_go(frees_pages=False)
             if state is None:
                 return False
             self._evict(state)
@@ -188,6 +189,9 @@ class KeptPrompts:
         """Spills and drops for the plan under way, which is out from here on."""
         orders, self._orders = self._orders, _Orders()
         return tuple(orders.spills), tuple(orders.drops)
+
+    def _is_idle(self, page: int) -> bool:
+        return self._pages.owners(page) == self._page_owners[page]
 
     def _touch(self, state: KeptState) -> None:
         self._clock += 1
