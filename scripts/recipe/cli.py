@@ -152,8 +152,7 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str], root: Path, u
     job = Job(settings, environment, ui, name)
     if settings.text("NO_COLOR"):
         ui.give_up_colour()
-    if ui.has_colour:
-        Environment("host", job).adopt()
+    Environment("host", job).adopt()
     for notice in settings.notices:
         if not notice.is_harmless:
             ui.inform("W_SETTING", notice.text)

@@ -54,6 +54,7 @@ _ALL = (
     Code("I_RUNNING", "inform", "a server runs already and is re-attached"),
     Code("I_STOPPED", "inform", "no server runs"),
     Code("I_RECOVER", "inform", "a server or engine that had died was archived and cleared away"),
+    Code("I_CLEANED", "inform", "builds that nothing goes back to were removed"),
     Code("I_ARCHIVE", "inform", "logs were packed into an archive"),
     Code(
         "W_SETTING", "inform", "a line of a settings file, or a key, is not used as it may have been meant", "correct the line or key named"
@@ -84,6 +85,7 @@ _ALL = (
         "install python3-venv (Debian, Ubuntu: apt-get install python3-venv), then start again",
     ),
     Code("E_DOCKER", "docker", "the Docker daemon does not answer", "start the daemon and check the rights on its socket"),
+    Code("E_DOCKER_GROUP", "docker", "the Docker daemon's socket is closed to this user for want of its group", "join the group named"),
     Code(
         "E_GPU", "gpu", "the GPUs asked for are not there", "install the NVIDIA driver or correct GPUS; PROFILE=embedded serves on the CPU"
     ),

@@ -84,6 +84,12 @@ class Job:
 
         return Command(argv, execute)
 
+    def note(self, text: str) -> None:
+        """Keep a line of a tool's output and show it as progress."""
+        with (self.folder() / runlog.PREPARE_LOG).open("a", encoding="utf-8") as log:
+            log.write(f"{text}\n")
+        self.ui.progress(text[:100])
+
     def put_away(self) -> Path | None:
         """Archive this invocation's run folder, where one was made."""
         packed = runlog.archive(self._folder, self.places.log_keep) if self._folder is not None else None

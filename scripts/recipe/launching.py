@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from recipe import container
+from recipe.adapters import containers
 from recipe.config import Config
 from recipe.record import RUN, Launch
-from recipe.runtimes.container import RUN_LABEL
 from recipe.settings import SETTINGS
 
 # What a server process gets from the caller's environment; everything else stays outside.
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
-INSIDE_MODEL, INSIDE_DRAFTER, INSIDE_LOGS, INSIDE_KEY = "/model", "/drafter", "/logs", "/key"
+INSIDE_MODEL, INSIDE_DRAFTER, INSIDE_LOGS, INSIDE_KEY, INSIDE_KERNELS = "/model", "/drafter", "/logs", "/key", "/kernels"
 # Settings whose change a running server would only follow after a restart, besides the engine's own.
 FIXED_AT_START = (
-    "PROFILE", "RUNTIME", "GPUS", "CONTAINER_NAME", "DRAFTER", "MODEL_DIR", "DFLASH2_DIR", "API_KEY_FILE",
+    "PROFILE", "RUNTIME", "GPUS", "CONTAINER_NAME", "NETWORK", "DRAFTER", "MODEL_DIR", "DFLASH2_DIR", "API_KEY_FILE",
     "ENGINE_REPO", "ENGINE_COMMIT", "BASE_IMAGE", "IMAGE",
 )  # fmt: skip
 
@@ -29,30 +31,35 @@ def process_launch(config: Config, build: str, python: Path, environment: Mappin
     return _launch(config, build, argv, {**{name: environment[name] for name in PASSED_ON if name in environment}, **OFFLINE})
 
 
-def container_launch(config: Config, build: str) -> Launch:
-    """The engine as a container: nothing writable but the run folder and /tmp, no capability, one published port, private IPC."""
-    key = config.text("API_KEY_FILE")
-    mounts = [f"{config.text('MODEL_DIR')}:{INSIDE_MODEL}:ro", f"{RUN}:{INSIDE_LOGS}:rw"]
-    if config.text("DRAFTER") == "dflash2":
-        mounts.append(f"{config.text('DFLASH2_DIR')}:{INSIDE_DRAFTER}:ro")
-    if key:
-        mounts.append(f"{key}:{INSIDE_KEY}:ro")
-    host = config.text("HOST")
-    publish = f"{f'[{host}]' if ':' in host else host}:{config.text('PORT')}:{config.text('PORT')}"
-    options = [
-        *("--detach", "--init", "--restart", "no", "--name", config.text("CONTAINER_NAME"), "--label", f"{RUN_LABEL}={RUN}"),
-        *("--user", f"{os.getuid()}:{os.getgid()}", "--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
-        *("--tmpfs", "/tmp", "--ipc", "private", "--shm-size", "32g", "--ulimit", "memlock=-1", "--publish", publish),
+def container_launch(config: Config, build: str, environment: Mapping[str, str]) -> Launch:
+    """The engine as a container: nothing writable but the run folder, /tmp and the kernel cache, no capability, private IPC."""
+    has_key, folder = bool(config.text("API_KEY_FILE")), config.root / "docker"
+    lent_key = str(config.folder("STATE_DIR") / "lent-key") if has_key else ""
+    user = "0:0" if containers.is_rootless(environment) else f"{os.getuid() or container.NOBODY}:{os.getgid() or container.NOBODY}"
+    is_bridge = config.text("NETWORK") == "bridge"
+    flags = [
+        container.name(config.text("CONTAINER_NAME")),
+        container.label(RUN),
+        *container.restrictions(user, str(folder / "seccomp.json")),
+        container.network(host=config.text("HOST"), port=config.number("PORT"), is_bridge=is_bridge),
+        container.memory(32 if config.gpus() else 1),
+        *container.gpus(config.gpus()),
+        container.mount(config.text("MODEL_DIR"), INSIDE_MODEL),
+        container.mount(RUN, INSIDE_LOGS, is_writable=True),
+        *(container.variable(name, value) for name, value in (OFFLINE | {"HOME": "/tmp"}).items()),
     ]
+    if config.text("DRAFTER") == "dflash2":
+        flags.append(container.mount(config.text("DFLASH2_DIR"), INSIDE_DRAFTER))
+    if has_key:
+        flags.append(container.mount(lent_key, INSIDE_KEY))
     if config.gpus():
-        options += ["--gpus", f'"device={",".join(map(str, config.gpus()))}"']
-    for mount in mounts:
-        options += ["--volume", mount]
-    for name, value in OFFLINE.items():
-        options += ["--env", f"{name}={value}"]
-    places = {"model": INSIDE_MODEL, "drafter": INSIDE_DRAFTER, "logs": INSIDE_LOGS, "key": INSIDE_KEY if key else ""}
-    argv = ("docker", "run", *options, config.text("IMAGE"), *engine_words(config, places, host="0.0.0.0"))
-    return _launch(config, build, argv, {})
+        flags.append(container.mount(str(config.folder("DATA_DIR") / "kernels" / build), INSIDE_KERNELS, is_writable=True))
+        flags += [container.variable(name, f"{INSIDE_KERNELS}/{name}") for name in ("TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR")]
+    places = {"model": INSIDE_MODEL, "drafter": INSIDE_DRAFTER, "logs": INSIDE_LOGS, "key": INSIDE_KEY if has_key else ""}
+    image = f"{config.text('IMAGE')}:{build}"
+    command = tuple(engine_words(config, places, host="0.0.0.0" if is_bridge else config.text("HOST")))
+    launch = _launch(config, build, container.argv(flags, image, command), {})
+    return dataclasses.replace(launch, image=image, command=command, options=container.options(flags), lent_key=lent_key)
 
 
 def engine_words(config: Config, places: Mapping[str, str], *, host: str) -> list[str]:

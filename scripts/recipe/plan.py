@@ -53,6 +53,14 @@ class Task:
         self.act()
 
 
+@dataclass(frozen=True)
+class Act:
+    """Something done inside this program that a shell command can show."""
+
+    line: str
+    run: Callable[[], None]
+
+
 class Step(Protocol):
     """One of the numbered steps. `is_ready` looks without changing anything; `actions` are what `run` does, in order."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ from recipe.adapters.kernel import Identity
 from recipe.failure import Failure
 from recipe.files import read_json, write_json
 
-FORMAT = 1
+FORMAT = 2
 RUN = "{run}"
 MARK = "GLM_RECIPE_RUN"
+LIVED, LIVES_KEPT = "lived.json", 2
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Launch:
     """One way to start the server, good for any number of runs: `{run}` in an argument stands for the run folder.
 
     `environment` is the whole environment of the server; it never holds a secret. `host` is what the server binds.
+    A container is started from `image`, `command` and `options`, which `argv` shows as a shell takes them; `lent_key` is the file that
+    holds a copy of the key for its user while it runs.
     """
 
     runtime: str
@@ -35,6 +38,10 @@ class Launch:
     container: str
     build: str
     settings: dict[str, str]
+    image: str = ""
+    command: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    lent_key: str = ""
 
     def argv_in(self, folder: Path) -> list[str]:
         return [part.replace(RUN, str(folder)) for part in self.argv]
@@ -106,10 +113,29 @@ def load(state_dir: Path) -> Record | None:
 
 
 def _read(value: dict[str, Any]) -> Record:
-    launch = Launch(**{**value["launch"], "argv": tuple(value["launch"]["argv"])})
     identity = Identity(**value["identity"]) if value["identity"] else None
-    return Record(launch, Path(value["folder"]), identity)
+    return Record(_launch(value["launch"]), Path(value["folder"]), identity)
+
+
+def _launch(told: dict[str, Any]) -> Launch:
+    return Launch(**{**told, "argv": tuple(told["argv"]), "command": tuple(told["command"])})
 
 
 def forget(state_dir: Path) -> None:
     _file(state_dir).unlink(missing_ok=True)
+
+
+def lived(state_dir: Path) -> list[Launch]:
+    """The last launches of different builds that were live, the newest first."""
+    told = read_json(state_dir / LIVED) or {}
+    try:
+        return [_launch(one) for one in told["launches"]] if told.get("format") == FORMAT else []
+    except (KeyError, TypeError, ValueError):
+        return []
+
+
+def remember(state_dir: Path, launch: Launch) -> list[Launch]:
+    """Put a launch that is live first; returns those that are kept."""
+    kept = [launch, *(one for one in lived(state_dir) if one.build != launch.build)][:LIVES_KEPT]
+    write_json(state_dir / LIVED, {"format": FORMAT, "launches": [dataclasses.asdict(one) for one in kept]})
+    return kept

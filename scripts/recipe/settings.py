@@ -72,9 +72,8 @@ def _engine_setting(
 
 _NAME = matching(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}", "1 to 128 letters, digits, '.', '_', '/' or '-', the first a letter or digit")
 _DOCKER_NAME = matching(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}", "a Docker name: letters, digits, '_', '.' or '-', the first a letter or digit")
-_IMAGE = matching(
-    r"[a-z0-9][a-z0-9._/:-]*(@sha256:[0-9a-f]{64})?", "an image reference in lower case, such as name:tag or name@sha256:<64 digits>"
-)
+_IMAGE = matching(r"[a-z0-9][a-z0-9._/-]{0,127}", "an image name in lower case, without a tag: the build's hash is the tag")
+_PINNED_IMAGE = matching(r"([a-z0-9][a-z0-9._/:-]*@)?sha256:[0-9a-f]{64}", "an image by digest: name@sha256:<64 digits>, or a local id")
 _COMMIT = matching(r"[0-9a-f]{40}", "a full commit id of 40 hexadecimal digits")
 _REPOSITORY = matching(r"[^\s-][^\s]*", "a path or URL of a Git repository, without blanks")
 _POLICY = matching(
@@ -96,6 +95,13 @@ _engine_setting("HOST", 0, ("0.0.0.0", "127.0.0.1"), address(), "--host", "addre
 _engine_setting("PORT", 0, "8022", integer(1, 65535), "--port", "port the API listens on")
 _engine_setting("SERVED_NAME", 0, "glm-5.3-flash", _NAME, "--name", "the model's name in the API")
 _setting("CONTAINER_NAME", 0, "glm53-tf-2x", _DOCKER_NAME, "name of the container (RUNTIME=docker)")
+_setting(
+    "NETWORK",
+    0,
+    "host",
+    choice("host", "bridge"),
+    "host: the server sees who asks; bridge: a network of its own with PORT led into it (RUNTIME=docker)",
+)
 
 _engine_setting(
     "MAX_TOKENS", 1, ("32768", "4096"), integer(1, 1_048_576), "--max-tokens", "reply limit of a request that names none", unit="tokens"
@@ -169,10 +175,10 @@ _setting(
     "BASE_IMAGE",
     6,
     "nvcr.io/nvidia/pytorch@sha256:2140e699b3beaf7f96a0081fd9c9406bc3832b435cdb60dfa2d261f7d2f34a1c",
-    _IMAGE,
-    "image the engine's image is built on (RUNTIME=docker)",
+    _PINNED_IMAGE,
+    "image the engine's image is built on; brings Python with pip and, for GPUs, the CUDA compiler (RUNTIME=docker)",
 )
-_setting("IMAGE", 6, "glm-5.3-flash-lockstep:local", _IMAGE, "tag of the engine's image (RUNTIME=docker)")
+_setting("IMAGE", 6, "glm-5.3-flash-lockstep", _IMAGE, "name of the engine's images (RUNTIME=docker)")
 
 _setting("DRY_RUN", 7, "0", FLAG, "1 prints what start would do and does nothing")
 _setting("NO_COLOR", 7, "", matching(r"[\x20-\x7e]*", "any text"), "set to anything: no colours")

@@ -1,18 +1,24 @@
-"""The two-GPU profile: refused with a remedy where there is no GPU; where there are two, the same six steps through the docker command."""
+"""The two-GPU profile: refused with a remedy where there is no GPU; where there are two, the same six steps through the Docker engine."""
 
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fixtures.clone_box import ROOT, Box
-from recipe import files
+from fixtures.clone_box import ROOT, Box, wait_for
+from recipe import config, engine_pin, files
 from recipe.adapters import hub
+from recipe.environment import Environment
+from recipe.job import Job
+from recipe.steps.image import BUILD_LABEL, DockerImage
 from recipe.steps.weights import CHECKPOINT, DRAFTER, Snapshot
+from recipe.ui import Ui
 
 
 def tool(folder: Path, name: str, script: str) -> None:
@@ -30,29 +36,42 @@ def weights(box: Box, snapshot: Snapshot, name: str) -> Path:
 
 
 class GpuHost:
-    """The box with two GPUs, a Docker daemon and the published weights, all of them stand-ins."""
+    """The box with two GPUs, a Docker engine that holds the engine's image, and the published weights, all of them stand-ins."""
 
     def __init__(self, box: Box, place: Path) -> None:
-        self.box, self.tools = box, place / "tools"
+        self.box, self.place, self.tools = box, place, place / "tools"
         tool(self.tools, "nvidia-smi", "printf '0, RTX PRO 6000, 97887\\n1, RTX PRO 6000, 97887\\n'")
-        tool(self.tools, "docker", f'exec "{sys.executable}" "{self.tools}/stub_docker.py" "$@"')
-        for name in ("stub_docker.py", "stub_server.py"):
-            shutil.copy2(ROOT / "tests/fixtures" / name, self.tools / name)
         self.plan()
         self.checkpoint = weights(box, CHECKPOINT, "GLM-5.3-Flash-EXL3-4bpw")
         weights(box, DRAFTER, "GLM-5.3-Flash-DFlash2")
-        self.settings = {"PROFILE": "two-gpu", "HOST": "127.0.0.1", "IMAGE_FREE_GIB": "0", "PATH": f"{self.tools}:{os.environ['PATH']}"}
+        socket = place / "docker.sock"
+        given = {"PROFILE": "two-gpu", "RUNTIME": "docker", "HOST": "127.0.0.1", "IMAGE_FREE_GIB": "0", "DOCKER_HOST": f"unix://{socket}"}
+        self.settings = given | {"PATH": f"{self.tools}:{os.environ['PATH']}"}
+        settings = config.load(box.root, box.environment | self.settings)
+        job = Job(settings, box.environment, Ui(box.environment), "start")
+        image = DockerImage(job, engine_pin.resolve(settings), Environment("host", job))
+        self.images({image.tag: {BUILD_LABEL: image.digest}})
+        self.engine = subprocess.Popen(
+            [sys.executable, str(ROOT / "tests/fixtures/stub_docker.py"), str(socket), str(place)], env=box.environment
+        )
+        wait_for(socket.exists)
+
+    def images(self, told: dict[str, dict[str, str]]) -> None:
+        (self.place / "images.json").write_text(json.dumps(told))
 
     def plan(self, **plan: object) -> None:
-        (self.tools / "plan.json").write_text(json.dumps(plan))
+        (self.place / "plan.json").write_text(json.dumps(plan))
 
-    def commands(self, verb: str) -> list[list[str]]:
-        return [words for words in map(json.loads, (self.tools / "docker.log").read_text().splitlines()) if words[0] == verb]
+    def asked(self, what: str) -> list[dict]:
+        return [one["body"] for one in map(json.loads, (self.place / "asked.jsonl").read_text().splitlines()) if one["what"] == what]
 
 
 @pytest.fixture
-def host(box: Box, tmp_path: Path) -> GpuHost:
-    return GpuHost(box, tmp_path)
+def host(box: Box, tmp_path: Path) -> Iterator[GpuHost]:
+    made = GpuHost(box, tmp_path)
+    yield made
+    made.engine.kill()
+    made.engine.wait()
 
 
 def test_without_a_gpu_the_default_profile_stops_with_its_code_and_a_way_on(box: Box, tmp_path: Path) -> None:
@@ -77,11 +96,10 @@ def test_start_reattach_and_stop_go_through_docker(host: GpuHost) -> None:
     done = box.run(**host.settings)
     assert done.returncode == 0, done.stderr
     assert f"GLM-5.3-Flash-EXL3 is now LIVE! on port {box.port}" in done.stdout.splitlines()
-    assert json.loads((host.tools / "docker.json").read_text())["context"] == ["Dockerfile", "engine", "engine-cuda.lock"]
     again = box.run(**host.settings)
     assert again.returncode == 0, again.stderr
     assert "[I_RUNNING]" in again.stdout
-    assert len(host.commands("build")) == len(host.commands("run")) == 1
+    assert len(host.asked("POST /containers/create")) == 1
     assert box.stop(**host.settings).returncode == 0
     assert not box.is_listening()
     (archive,) = box.archives()
@@ -89,17 +107,17 @@ def test_start_reattach_and_stop_go_through_docker(host: GpuHost) -> None:
         assert any(name.endswith("/docker.log") for name in tar.getnames())
 
 
-def test_the_container_gets_what_it_needs_and_nothing_more(host: GpuHost) -> None:
+def test_the_container_gets_both_gpus_the_weights_to_read_and_a_place_for_kernels(host: GpuHost) -> None:
     host.box.run(**host.settings)
-    (run,) = host.commands("run")
-    given = [run[place + 1] for place, word in enumerate(run) if word in ("--volume", "-v")]
-    assert [mount.rpartition(":")[0].rpartition(":")[2] for mount in given if mount.endswith(":ro")] == ["/model", "/drafter"]
-    assert [mount.rpartition(":")[0].rpartition(":")[2] for mount in given if mount.endswith(":rw")] == ["/logs"]
-    options = run[: run.index("serve")]
-    for pair in (["--cap-drop", "ALL"], ["--security-opt", "no-new-privileges"], ["--ipc", "private"], ["--gpus", '"device=0,1"']):
-        assert pair in [options[place : place + 2] for place in range(len(options))]
-    assert "--read-only" in options
-    assert not {"--privileged", "--pid", "--cap-add", "--device"} & set(options)
+    (told,) = host.asked("POST /containers/create")
+    given = told["HostConfig"]
+    (request,) = given["DeviceRequests"]
+    assert (request["DeviceIDs"], request["Capabilities"]) == (["0", "1"], [["gpu"]])
+    assert given["Ulimits"] == [{"Name": "memlock", "Soft": -1, "Hard": -1}]
+    assert given["ShmSize"] == 32 << 30
+    mounts = {mount["Target"]: mount["ReadOnly"] for mount in given["Mounts"]}
+    assert mounts == {"/model": True, "/drafter": True, "/logs": False, "/kernels": False}
+    assert {"TRITON_CACHE_DIR=/kernels/TRITON_CACHE_DIR", "HF_HUB_OFFLINE=1"} <= set(told["Env"])
 
 
 def test_a_blank_answer_of_the_big_model_fails_the_smoke_test(host: GpuHost) -> None:
@@ -119,8 +137,7 @@ def test_restart_keeps_the_running_container_when_the_build_fails(host: GpuHost)
     box = host.box
     box.run(**host.settings)
     before = box.record
-    box.write("docker/Dockerfile", "# changed\n")
-    tool(host.tools, "cp", "exit 1")
+    host.images({})
     done = box.run("restart", **host.settings)
     assert done.returncode == 10
     assert "[E_IMAGE]" in done.stderr

@@ -1,18 +1,21 @@
-"""The server as a Docker container. Its argument list is data, made by `container_argv`; this module only carries it out."""
+"""The server as a Docker container. Its flags are data, made by `container.py`; this module only carries them out."""
 
 from __future__ import annotations
 
 import os
 import shlex
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 
-from recipe.adapters import process
+from recipe import container, files
+from recipe.adapters import containers
+from recipe.adapters.containers import DockerFault
 from recipe.adapters.kernel import Identity
 from recipe.failure import Failure
-from recipe.record import Launch, Record
+from recipe.record import RUN, Launch, Record
 
-ASK_S = 30.0
-RUN_LABEL = "recipe.run"
+LOG = "docker.log"
 
 
 class ContainerRuntime:
@@ -20,35 +23,70 @@ class ContainerRuntime:
         return shlex.join(launch.argv_in(folder))
 
     def start(self, launch: Launch, folder: Path) -> Identity | None:
-        done = process.ask(launch.argv_in(folder), os.environ, timeout_s=ASK_S)
-        if done.status != 0:
-            raise Failure(
-                "E_START", found=f"docker run ended with status {done.status}: {_last(done.output)}", needed="a started container"
-            )
+        options = container.in_run(launch.options, RUN, str(folder))
+        try:
+            self._lend(launch, options)
+            containers.start(launch.image, launch.command, options)
+        except (DockerFault, OSError) as error:
+            raise Failure("E_START", found=f"the container cannot be started: {error}", needed="a started container") from error
         return None
 
+    def _lend(self, launch: Launch, options: dict) -> None:
+        """Make the mounts usable for the container's user. Raises Failure E_START or E_CONFIG, or OSError."""
+        uid, gid = map(int, options["user"].split(":"))
+        if launch.lent_key:
+            files.write_atomically(Path(launch.lent_key), f"{launch.key()}\n".encode())
+            _give(Path(launch.lent_key), uid, gid)
+        for mount in options["mounts"]:
+            source = Path(mount["Source"])
+            if not mount["ReadOnly"]:
+                source.mkdir(parents=True, exist_ok=True, mode=files.PRIVATE_FOLDER)
+                _give(source, uid, gid)
+            closed = next(_closed(source, uid), None)
+            if closed is not None:
+                raise Failure(
+                    "E_START",
+                    found=f"user {uid} of the container may not read {closed}",
+                    needed="files that everybody may read, as a start by root gives the server no rights",
+                    remedy=f"chmod -R a+rX {shlex.quote(str(source))}, or start as the files' owner",
+                )
+
     def is_alive(self, record: Record) -> bool:
-        shown = "{{.State.Running}} {{index .Config.Labels " + f'"{RUN_LABEL}"' + "}}"
-        done = process.ask(["docker", "inspect", "--format", shown, record.launch.container], os.environ, timeout_s=ASK_S)
-        return done.status == 0 and done.output.split() == ["true", str(record.folder)]
+        try:
+            seen = containers.look(record.launch.container)
+        except DockerFault:
+            return False
+        return seen is not None and seen.is_running and seen.labels.get(container.RUN_LABEL) == str(record.folder)
 
     def end(self, record: Record, grace_s: float) -> None:
         name = record.launch.container
-        if process.ask(["docker", "inspect", name], os.environ, timeout_s=ASK_S).status != 0:
-            return
-        self._ask(["docker", "stop", "--time", str(int(grace_s)), name], timeout_s=grace_s + ASK_S)
-        if record.folder.is_dir():
-            process.run(["docker", "logs", "--timestamps", name], os.environ, log=record.folder / "docker.log")
-        self._ask(["docker", "rm", name], timeout_s=ASK_S)
-
-    def _ask(self, argv: list[str], *, timeout_s: float) -> None:
-        done = process.ask(argv, os.environ, timeout_s=timeout_s)
-        if done.status != 0:
-            raise Failure(
-                "E_STOP", found=f"{shlex.join(argv)} ended with status {done.status}: {_last(done.output)}", needed="a removed container"
-            )
+        try:
+            seen = containers.look(name)
+            if seen is not None and seen.labels.get(container.RUN_LABEL) == str(record.folder):
+                containers.stop(name, grace_s)
+                containers.remove(name, record.folder / LOG)
+        except DockerFault as error:
+            raise Failure("E_STOP", found=f"container {name}: {error}", needed="a removed container") from error
+        except OSError as error:
+            raise Failure("E_LOG", found=f"{record.folder / LOG}: {error.strerror}", needed="the output of the container") from error
+        if record.launch.lent_key:
+            Path(record.launch.lent_key).unlink(missing_ok=True)
 
 
-def _last(output: str) -> str:
-    lines = output.strip().splitlines()
-    return lines[-1] if lines else "no output"
+def _give(path: Path, uid: int, gid: int) -> None:
+    """Root gives a file or folder to the container's user; everybody else is that user, or root of a rootless engine's own."""
+    if os.geteuid() == 0:
+        os.chown(path, uid, gid)
+
+
+def _closed(place: Path, uid: int) -> Iterator[Path]:
+    """What below `place`, hidden files apart, a user without rights cannot read; nothing where the container's user is the caller."""
+    if os.geteuid() != 0:
+        return
+    for path in (place, *place.rglob("*")):
+        if any(part.startswith(".") for part in path.relative_to(place).parts):
+            continue
+        facts = path.stat()
+        needed = stat.S_IROTH | (stat.S_IXOTH if stat.S_ISDIR(facts.st_mode) else 0)
+        if facts.st_uid != uid and facts.st_mode & needed != needed:
+            yield path

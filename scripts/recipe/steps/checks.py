@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recipe import files
-from recipe.adapters import host, kernel, process
-from recipe.checks import Finding, bind, dependencies, disk, gpu, platform, port, venv
+from recipe.adapters import containers, host, kernel
+from recipe.checks import Finding, bind, dependencies, disk, docker, gpu, platform, port, venv
 from recipe.checks.disk import Want
 from recipe.environment import Environment
 from recipe.failure import Failure
 from recipe.job import Job
 from recipe.plan import Action, Task
 from recipe.settings import EMBEDDED
-
-DOCKER_ANSWER_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class ChecksStep:
         config, environment = self._job.config, self._job.environment
         is_container = config.text("RUNTIME") == "docker"
         machines = ("x86_64", "aarch64") if config.text("PROFILE") == EMBEDDED else ("x86_64",)
-        tools = ("bash", "git", "docker") if is_container else ("bash", "git")
+        tools = ("bash", "git")
         listen = port.Listen(config.text("HOST"), config.number("PORT"), is_ours=self._replaces_own)
         asked = [
             Question("platform", lambda: platform.check(host.machine(), machines)),
@@ -75,7 +73,7 @@ class ChecksStep:
             Question("disk", self._disk),
         ]
         if is_container:
-            asked.insert(3, Question("Docker", self._docker))
+            asked.insert(3, Question("Docker", lambda: docker.check(containers.daemon(environment))))
         if self._serves:
             asked.append(Question("port", lambda: port.check(host.port(listen.host, listen.port), listen)))
             asked.append(Question("who can reach the API", lambda: bind.check(bind.Bind(listen.host, bool(config.text("API_KEY_FILE"))))))
@@ -85,13 +83,6 @@ class ChecksStep:
         wants = tuple(self._wants())
         places = {want.place: kernel.filesystem(Path(want.place)) for want in wants}
         return disk.check(places, wants)
-
-    def _docker(self) -> Finding:
-        done = process.ask(["docker", "version", "--format", "{{.Server.Version}}"], self._job.tool_environment, timeout_s=DOCKER_ANSWER_S)
-        if done.status != 0:
-            last = done.output.strip().splitlines()
-            return Finding("E_DOCKER", last[-1] if last else "no answer", "a daemon that answers `docker version`")
-        return Finding("I_DEPENDENCY", f"Docker {done.output.strip()}")
 
     def _ask_all(self) -> None:
         first: Failure | None = None

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+import shlex
+import shutil
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from recipe import files, patchset
-from recipe.adapters import process
+from recipe.adapters import containers
+from recipe.adapters.containers import DockerFault
 from recipe.engine_pin import Pin
 from recipe.environment import READY, Environment, python_tag
+from recipe.failure import Failure
 from recipe.job import Job
-from recipe.plan import Action, Task
+from recipe.plan import Act, Action, Task
 
-DOCKER_ANSWER_S = 20.0
-BUILD_LABEL = "recipe.build"
-DOCKER_FILES = ("docker/Dockerfile", "requirements/engine-cuda.lock")
+BUILD_LABEL, ROOT_LABEL, WHEELS_LABEL = "recipe.build", "recipe.root", "recipe.wheels"
+DOCKER_FILES = ("Dockerfile", "entrypoint.py")
+NO_NET = ("--no-deps", "--no-index")
+VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 
 class Image(Protocol):
@@ -30,11 +37,20 @@ class Image(Protocol):
 
     def run(self) -> None: ...
 
+    def drop_others(self, keep: Collection[str]) -> None: ...
+
+
+def wheel_actions(job: Job, pin: Pin, host_tools: Environment, shop: Path, place: Path) -> Sequence[Action]:
+    """Export the pinned engine, apply the patches, make its wheel in `place`."""
+    source = shop / "source"
+    argv = (str(host_tools.python), "-m", "pip", "wheel", *NO_NET, "--no-build-isolation", "--wheel-dir", str(place), str(source))
+    return (*patchset.actions(pin, source), job.command("E_IMAGE", *argv))
+
 
 class ProcessImage:
     """The engine's wheel in a small environment of its own, on top of the shared one with its dependencies.
 
-    Builds of older patches stay beside it, each a few megabytes, so that a running server's own build is never replaced under it.
+    Other builds stay beside it, each a few megabytes, until nothing can go back to them.
     """
 
     title = "Image: the engine as an environment of this host"
@@ -65,15 +81,11 @@ class ProcessImage:
 
     def _actions(self, shop: Path) -> Sequence[Action]:
         job, made, wheel = self._job, shop / "engine", shop / "wheel"
-        source, host_python, base_python = shop / "source", str(self._host_tools.python), str(self._base.python)
-        no_net = ("--no-deps", "--no-index")
+        base_python = str(self._base.python)
         base = () if self._base.is_ready() else self._base.actions(shop)
         return (
             *base,
-            *patchset.actions(self._pin, source),
-            job.command(
-                "E_IMAGE", host_python, "-m", "pip", "wheel", *no_net, "--no-build-isolation", "--wheel-dir", str(wheel), str(source)
-            ),
+            *wheel_actions(job, self._pin, self._host_tools, shop, wheel),
             job.command("E_VENV", base_python, "-m", "venv", "--without-pip", str(made)),
             job.command(
                 "E_IMAGE",
@@ -83,7 +95,7 @@ class ProcessImage:
                 "--python",
                 str(made / "bin" / "python"),
                 "install",
-                *no_net,
+                *NO_NET,
                 "--find-links",
                 str(wheel),
                 "lockstep",
@@ -94,26 +106,42 @@ class ProcessImage:
     def _finish(self, made: Path) -> None:
         inside = made / self._base.packages.relative_to(self._base.place)
         (inside / "dependencies.pth").write_text(f"{self._base.packages}\n")
-        files.write_json(made / READY, {"digest": self.digest, "tree": self._pin.tree_id})
+        root = str(self._job.config.root)
+        files.write_json(made / READY, {"digest": self.digest, "tree": self._pin.tree_id, "root": root})
         files.put_in_place(made, self.place)
+
+    def drop_others(self, keep: Collection[str]) -> None:
+        """Remove this clone's other builds."""
+        for place in self.place.parent.iterdir():
+            told = files.read_json(place / READY) or {}
+            if told.get("root") == str(self._job.config.root) and told.get("digest") not in keep:
+                shutil.rmtree(place)
+                self._job.ui.inform("I_CLEANED", str(place))
 
 
 class DockerImage:
-    """The engine as a container image; its label carries the digest."""
+    """The engine as a container image, tagged with the digest; its wheels are fetched here, so that the build needs no network."""
 
     title = "Image: the engine as a container image"
 
-    def __init__(self, job: Job, pin: Pin) -> None:
+    def __init__(self, job: Job, pin: Pin, host_tools: Environment) -> None:
         self._job = job
         self._pin = pin
-        contents = [(job.config.root / name).read_bytes() for name in DOCKER_FILES]
-        self.digest = files.digest("docker", patchset.digest(pin), *contents, job.config.text("BASE_IMAGE"))
+        self._host_tools = host_tools
+        self._base = job.config.text("BASE_IMAGE")
+        root = job.config.root
+        self._lock = root / "requirements" / f"engine-{'cuda' if job.config.gpus() else 'cpu'}.lock"
+        self._recipe = tuple(root / "docker" / name for name in DOCKER_FILES)
+        self._wheels = files.digest(self._lock.read_bytes(), self._base)
+        self.digest = files.digest("docker", patchset.digest(pin), self._wheels, *(path.read_bytes() for path in self._recipe))
+        self.tag = f"{job.config.text('IMAGE')}:{self.digest}"
 
     def is_ready(self) -> bool:
-        shown = '{{index .Config.Labels "' + BUILD_LABEL + '"}}'
-        asked = ["docker", "image", "inspect", "--format", shown, self._job.config.text("IMAGE")]
-        done = process.ask(asked, self._job.tool_environment, timeout_s=DOCKER_ANSWER_S)
-        return done.status == 0 and done.output.strip() == self.digest
+        try:
+            return (containers.image_labels(self.tag) or {}).get(BUILD_LABEL) == self.digest
+        except DockerFault:
+            # Before the first step there may be no SDK yet; a daemon that stays silent is told by the work that needs it.
+            return False
 
     def actions(self) -> Sequence[Action]:
         return self._actions(files.shop_of(self._job.data_dir))
@@ -122,14 +150,59 @@ class DockerImage:
         with files.workshop(self._job.data_dir) as shop:
             for action in self._actions(shop):
                 action.run()
+        self._job.ui.settle()
+
+    def drop_others(self, keep: Collection[str]) -> None:
+        """Remove this clone's images of other builds, and layers of other wheels."""
+        root = str(self._job.config.root)
+        with self._faults():
+            gone = containers.drop_images(BUILD_LABEL, keep, {ROOT_LABEL: root}) + containers.drop_images(WHEELS_LABEL, {self._wheels}, {})
+        if gone:
+            self._job.ui.inform("I_CLEANED", ", ".join(gone))
 
     def _actions(self, shop: Path) -> Sequence[Action]:
-        job, context, root = self._job, shop / "context", self._job.config.root
-        label, base = f"{BUILD_LABEL}={self.digest}", f"BASE_IMAGE={job.config.text('BASE_IMAGE')}"
+        context, cache = shop / "context", self._job.data_dir / "wheels" / self._wheels
+        version = shlex.join(["docker", "run", "--rm", "--network", "none", "--entrypoint", "python3", self._base, "-c", VERSION])
+        fetching = f'{shlex.join(self._pip(shop))} --python-version "$({version})"'
+        words = ["--build-arg", f"BASE_IMAGE={self._base}", "--build-arg", f"WHEELS={self._wheels}"]
+        words += ["--label", f"{BUILD_LABEL}={self.digest}", "--label", f"{ROOT_LABEL}={self._job.config.root}"]
         return (
-            *patchset.actions(self._pin, context / "engine"),
-            job.command("E_IMAGE", "cp", *(str(root / name) for name in DOCKER_FILES), str(context)),
-            job.command(
-                "E_IMAGE", "docker", "build", "--build-arg", base, "--label", label, "--tag", job.config.text("IMAGE"), str(context)
+            Act(f"docker pull {self._base}", self._pull),
+            *(() if cache.is_dir() else (Act(fetching, lambda: self._fetch(shop, cache)),)),
+            *wheel_actions(self._job, self._pin, self._host_tools, shop, context / "engine"),
+            Task(f"put {cache}, the list of its wheels and docker/ into {context}", lambda: self._fill(context, cache)),
+            Act(
+                shlex.join(["docker", "build", "--network", "none", *words, "--tag", self.tag, str(context)]), lambda: self._build(context)
             ),
         )
+
+    @contextlib.contextmanager
+    def _faults(self) -> Iterator[None]:
+        try:
+            yield
+        except DockerFault as error:
+            raise Failure("E_IMAGE", found=f"{self.tag}: {error}", needed="an image that is built and starts") from error
+
+    def _pull(self) -> None:
+        with self._faults():
+            containers.fetch(self._base, self._job.note)
+
+    def _pip(self, shop: Path) -> tuple[str, ...]:
+        only = ("--only-binary=:all:", "--no-deps", "--require-hashes", "--dest", str(shop / "wheels"))
+        return (str(self._host_tools.python), "-m", "pip", "download", *only, "--requirement", str(self._lock))
+
+    def _fetch(self, shop: Path, cache: Path) -> None:
+        with self._faults():
+            version = containers.ask(self._base, "python3", "-c", VERSION)
+        self._job.command("E_IMAGE", *self._pip(shop), "--python-version", version).run()
+        files.put_in_place(shop / "wheels", cache)
+
+    def _fill(self, context: Path, cache: Path) -> None:
+        shutil.copytree(cache, context / "wheels", copy_function=os.link)
+        for path, name in ((self._lock, "engine.lock"), *((path, path.name) for path in self._recipe)):
+            (context / name).write_bytes(path.read_bytes())
+
+    def _build(self, context: Path) -> None:
+        labels = {BUILD_LABEL: self.digest, ROOT_LABEL: str(self._job.config.root)}
+        with self._faults():
+            containers.build(context, self.tag, {"BASE_IMAGE": self._base, "WHEELS": self._wheels}, labels, self._job.note)

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from recipe import runtimes, server
 from recipe.job import Job
-from recipe.plan import Action, Task
+from recipe.plan import Act, Action, Task
 from recipe.record import Launch, Record
-
-
-@dataclass(frozen=True)
-class StartServer:
-    """The action that starts it; its line is what a shell would take."""
-
-    line: str
-    act: Callable[[], None]
-
-    def run(self) -> None:
-        self.act()
 
 
 class ServeStep:
@@ -39,7 +27,7 @@ class ServeStep:
 
     def actions(self) -> Sequence[Action]:
         shown = self._job.shown_folder()
-        start = StartServer(runtimes.of(self.launch).line(self.launch, shown), self._start)
+        start = Act(runtimes.of(self.launch).line(self.launch, shown), self._start)
         grace_s = self._job.config.number("STOP_TIMEOUT")
         give_way = Task(f"let the running server finish for at most {grace_s} s, end it, pack its logs", self._give_way)
         return (*((give_way,) if self.old is not None else ()), Task(f"make the run folder {shown}", lambda: None), start)

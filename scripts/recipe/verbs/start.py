@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recipe import engine_pin, interrupts, launching, lock, plan, server
+from recipe import record as records
 from recipe.adapters.hub import is_complete
 from recipe.checks.disk import Want
 from recipe.environment import Environment
@@ -17,7 +18,7 @@ from recipe.plan import Step
 from recipe.record import Launch, Record
 from recipe.settings import EMBEDDED, SETTINGS
 from recipe.steps.checks import ChecksStep
-from recipe.steps.image import DockerImage, ProcessImage
+from recipe.steps.image import DockerImage, Image, ProcessImage
 from recipe.steps.serve import ServeStep
 from recipe.steps.smoke import SmokeStep
 from recipe.steps.tune import TuneStep
@@ -64,6 +65,7 @@ def prepare(job: Job, words: Sequence[str]) -> int:
 class Preparation:
     steps: tuple[Step, ...]
     launch: Launch
+    image: Image
 
 
 def _preparation(job: Job, old: Record | None, *, serves: bool) -> Preparation:
@@ -73,17 +75,17 @@ def _preparation(job: Job, old: Record | None, *, serves: bool) -> Preparation:
     pin = engine_pin.resolve(config)
     weights = ShippedWeights(job) if config.text("PROFILE") == EMBEDDED else PublishedWeights(job, host_tools)
     if config.text("RUNTIME") == "docker":
-        image: ProcessImage | DockerImage = DockerImage(job, pin)
-        launch = launching.container_launch(config, image.digest)
+        image: Image = DockerImage(job, pin, host_tools)
+        launch = launching.container_launch(config, image.digest, job.environment)
     else:
-        image = ProcessImage(job, pin, host_tools)
-        launch = launching.process_launch(config, image.digest, image.python, job.environment)
+        image = built = ProcessImage(job, pin, host_tools)
+        launch = launching.process_launch(config, image.digest, built.python, job.environment)
     replaces_own = old is not None and (old.launch.host, old.launch.port) == (launch.host, launch.port)
     checks = ChecksStep(job, host_tools, lambda: _wants(job, image, host_tools), replaces_own=replaces_own, serves=serves)
-    return Preparation((checks, image, weights, TuneStep(job)), launch)
+    return Preparation((checks, image, weights, TuneStep(job)), launch, image)
 
 
-def _wants(job: Job, image: ProcessImage | DockerImage, host_tools: Environment) -> list[Want]:
+def _wants(job: Job, image: Image, host_tools: Environment) -> list[Want]:
     """Space for what is missing, and only for that."""
     config = job.config
     wants = []
@@ -149,6 +151,7 @@ def _serve(job: Job, old: Record | None) -> int:
         with interrupts.held_off():
             _abandon(job, serve)
         raise
+    preparation.image.drop_others({one.build for one in records.remember(job.places.state_dir, serve.launch)})
     return 0
 
 

@@ -1,0 +1,236 @@
+"""Talks to the Docker Engine: through its SDK, and before that is installed through the engine's socket. Knows no setting."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import grp
+import hashlib
+import http.client
+import json
+import os
+import pwd
+import socket
+import stat
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recipe.checks.docker import Daemon
+
+DEFAULT = "unix:///var/run/docker.sock"
+ANSWER_S = 20
+BUILD_S = 3600
+STOP_SLACK_S = 30
+SECCOMP = "seccomp="
+
+
+class DockerFault(Exception):
+    """What the engine or its SDK said, on one line."""
+
+
+def endpoint(environment: Mapping[str, str]) -> str:
+    """Where the engine is: DOCKER_HOST, the context in use, or the usual socket."""
+    if environment.get("DOCKER_HOST"):
+        return environment["DOCKER_HOST"]
+    folder = Path(environment.get("DOCKER_CONFIG") or Path(environment.get("HOME", "/"), ".docker"))
+    try:
+        name = environment.get("DOCKER_CONTEXT") or json.loads((folder / "config.json").read_bytes()).get("currentContext") or "default"
+        place = folder / "contexts/meta" / hashlib.sha256(name.encode()).hexdigest() / "meta.json"
+        return DEFAULT if name == "default" else json.loads(place.read_bytes())["Endpoints"]["docker"]["Host"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return DEFAULT
+
+
+def is_rootless(environment: Mapping[str, str]) -> bool:
+    """Whether the engine runs as its user: root inside its containers is that user outside."""
+    return endpoint(environment).startswith("unix:///run/user/")
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=ANSWER_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def daemon(environment: Mapping[str, str]) -> Daemon:
+    """What answers at the engine's place, or why nothing does. An engine on another machine is asked through the SDK only."""
+    place = endpoint(environment)
+    if not place.startswith("unix://"):
+        return Daemon(place, version="of another machine")
+    path = place.removeprefix("unix://")
+    connection = _Connection(path)
+    try:
+        connection.request("GET", "/version")
+        answer = connection.getresponse()
+        told = json.loads(answer.read())
+        return Daemon(place, version=str(told["Version"])) if answer.status == 200 else Daemon(place, f"it answers {answer.status}")
+    except PermissionError:
+        return _denied(place, Path(path))
+    except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+        is_missing, is_deaf = isinstance(error, FileNotFoundError), isinstance(error, ConnectionRefusedError)
+        return Daemon(place, str(error) or type(error).__name__, is_down=is_missing or is_deaf)
+    finally:
+        connection.close()
+
+
+def _denied(place: str, path: Path) -> Daemon:
+    """The rights on the socket, and whether this user, or only this session, lacks its group."""
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    try:
+        facts = path.stat()
+    except PermissionError:
+        return Daemon(place, "a folder above the socket is closed to this user", user=user)
+    if not facts.st_mode & stat.S_IWGRP:
+        return Daemon(place, f"the socket's mode is {stat.filemode(facts.st_mode)}", user=user)
+    group = grp.getgrgid(facts.st_gid)
+    return Daemon(place, "permission denied", user=user, group=group.gr_name, is_member=user in group.gr_mem)
+
+
+@functools.cache
+def _client(timeout_s: int) -> Any:
+    import docker
+
+    return docker.DockerClient.from_env(environment=dict(os.environ) | {"DOCKER_HOST": endpoint(os.environ)}, timeout=timeout_s)
+
+
+@contextlib.contextmanager
+def _engine(timeout_s: int = ANSWER_S) -> Iterator[Any]:
+    """The SDK's client. Whatever goes wrong comes out as DockerFault, also that the SDK is not installed yet."""
+    try:
+        from docker.errors import DockerException
+        from requests import RequestException
+    except ImportError as error:
+        raise DockerFault(f"the Docker SDK is not installed: {error}") from error
+    try:
+        yield _client(timeout_s)
+    except (DockerException, RequestException) as error:
+        raise DockerFault(" ".join(str(getattr(error, "explanation", None) or error).split())) from error
+
+
+@contextlib.contextmanager
+def _absent() -> Iterator[None]:
+    """What is not there needs no further work."""
+    from docker.errors import NotFound
+
+    with contextlib.suppress(NotFound):
+        yield
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A container that exists: `status` is its exit status once it ended."""
+
+    labels: Mapping[str, str]
+    is_running: bool
+    status: int
+
+
+def image_labels(reference: str) -> Mapping[str, str] | None:
+    """None where there is no such image. Raises DockerFault."""
+    with _engine() as engine, _absent():
+        return engine.images.get(reference).labels
+    return None
+
+
+def fetch(reference: str, tell: Callable[[str], None]) -> None:
+    """Pull an image that is named by its digest, unless it is there. Raises DockerFault."""
+    if image_labels(reference) is None:
+        with _engine(BUILD_S) as engine:
+            _follow(engine.api.pull(reference, stream=True, decode=True), tell)
+
+
+def ask(reference: str, *argv: str) -> str:
+    """What a command in a throw-away container prints. Raises DockerFault."""
+    with _engine() as engine:
+        output = engine.containers.run(
+            reference, argv[1:], entrypoint=argv[:1], network_mode="none", read_only=True, cap_drop=["ALL"], user="65534", remove=True
+        )
+        return output.decode("utf-8", "replace").strip()
+
+
+def build(folder: Path, tag: str, arguments: Mapping[str, str], labels: Mapping[str, str], tell: Callable[[str], None]) -> None:
+    """Build the image of a context folder, without a network. `tell` gets every line. Raises DockerFault."""
+    with _engine(BUILD_S) as engine, folder.with_suffix(".tar").open("w+b") as context:
+        from docker.utils.build import create_archive
+
+        # Beside the context: a system's /tmp need not have room for some gigabytes of wheels.
+        create_archive(str(folder), fileobj=context)
+        options = {"buildargs": dict(arguments), "labels": dict(labels), "network_mode": "none", "rm": True, "forcerm": True}
+        _follow(engine.api.build(fileobj=context, custom_context=True, tag=tag, decode=True, **options), tell)
+
+
+def _follow(stream: Iterator[Mapping[str, Any]], tell: Callable[[str], None]) -> None:
+    for told in stream:
+        if "error" in told:
+            raise DockerFault(" ".join(str(told["error"]).split()))
+        text = told.get("stream") or " ".join(str(told[name]) for name in ("status", "id", "progress") if told.get(name))
+        for line in text.splitlines():
+            if line.strip():
+                tell(line.strip())
+
+
+def drop_images(label: str, keep: Collection[str], others: Mapping[str, str]) -> list[str]:
+    """Remove images whose `label` has none of the values `keep` and that have all labels `others`; one in use stays. Returns names."""
+    from docker.errors import APIError
+
+    removed = []
+    with _engine() as engine:
+        for image in engine.images.list(filters={"label": [label, *(f"{name}={value}" for name, value in others.items())]}):
+            if image.labels[label] not in keep:
+                with contextlib.suppress(APIError):
+                    engine.images.remove(image.id)
+                    removed.append(image.tags[0] if image.tags else image.short_id)
+    return removed
+
+
+def start(image: str, command: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Create a container and start it; one that cannot be started is removed. Raises DockerFault."""
+    given = {**options, "security_opt": [_with_profile(word) for word in options["security_opt"]]}
+    with _engine() as engine:
+        container = engine.containers.create(image, list(command), **given)
+        try:
+            container.start()
+        except BaseException:
+            container.remove(force=True)
+            raise
+
+
+def _with_profile(word: str) -> str:
+    """The engine takes the profile itself, not the name of its file. Raises DockerFault."""
+    if not word.startswith(SECCOMP):
+        return word
+    try:
+        return SECCOMP + Path(word.removeprefix(SECCOMP)).read_text(encoding="utf-8")
+    except OSError as error:
+        raise DockerFault(f"{word.removeprefix(SECCOMP)}: {error.strerror}") from error
+
+
+def look(name: str) -> Seen | None:
+    """None where there is no such container. Raises DockerFault."""
+    with _engine() as engine, _absent():
+        found = engine.containers.get(name)
+        return Seen(found.labels, found.attrs["State"]["Running"], found.attrs["State"]["ExitCode"])
+    return None
+
+
+def stop(name: str, grace_s: float) -> None:
+    """Ask it to finish, end it after `grace_s` seconds. Raises DockerFault."""
+    with _engine(int(grace_s) + STOP_SLACK_S) as engine, _absent():
+        engine.containers.get(name).stop(timeout=int(grace_s))
+
+
+def remove(name: str, log: Path) -> None:
+    """Write its whole output with times to `log`, then remove it. Raises DockerFault, or OSError while it is still there."""
+    with _engine() as engine, _absent():
+        found = engine.containers.get(name)
+        with log.open("wb") as file:
+            for piece in found.logs(stream=True, timestamps=True):
+                file.write(piece)
+        found.remove(force=True)
