@@ -6,6 +6,7 @@ library does so on this machine is looked at once (`trusted`); where it does not
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 
@@ -16,7 +17,6 @@ from torch import Tensor
 
 Array = NDArray[np.float32]
 
-_LARGEST_EXPONENT = np.float32(87.0)
 _WIDTHS = (4, 24, 32, 100, 256)
 _COUNTS = (1, 2, 3, 5, 8, 13, 16, 31, 32)
 
@@ -32,28 +32,43 @@ def padded(rows: int, like: Tensor, tile: int) -> int:
     return rows if runs(like) else -(-rows // tile) * tile
 
 
-def sigmoid(x: Array, out: Array) -> Array:
-    """`1 / (1 + exp(-x))` into `out`, which may be x. From x = -87 on down it stays at the smallest normal numbers."""
-    np.negative(x, out)
-    np.minimum(out, _LARGEST_EXPONENT, out=out)
-    np.exp(out, out)
-    np.add(out, 1.0, out)
-    return np.reciprocal(out, out)
+def sigmoid(x: Array) -> Array:
+    """`1 / (1 + exp(-x))`."""
+    return share(np.negative(x))
+
+
+def share(x: Array, of: Array | float = 1.0) -> Array:
+    """`of / (1 + exp(x))` in place. A large x becomes infinity on the way to 0; passes over the model keep NumPy quiet about that."""
+    np.exp(x, x)
+    x += 1.0
+    return np.divide(of, x, x)
 
 
 def silu(x: Array) -> Array:
-    """`x sigmoid(x)` in place."""
-    share = sigmoid(x, np.empty_like(x))
-    return np.multiply(x, share, x)
+    """`x sigmoid(x)`."""
+    return share(np.negative(x), x)
 
 
 def unit(x: Array, eps: float, scale: float) -> Array:
-    """`x / sqrt(scale sum(x^2) + eps)` over the last axis."""
+    """`x / sqrt(scale sum(x^2) + eps)` over the last axis of `x [R, H, d]`."""
     square = np.vecdot(x, x)
     square *= scale
     square += eps
     np.sqrt(square, square)
     return x / square[..., None]
+
+
+def inverse_length(x: Array, eps: float, scale: float) -> Array | float:
+    """`1 / sqrt(scale sum(x^2) + eps)` over the last axis, kept as 1; a plain number for a single row."""
+    if x.size == x.shape[-1]:
+        flat = x.reshape(-1)
+        return 1.0 / math.sqrt(float(flat.dot(flat)) * scale + eps)
+    # exact: in float64, in which Python computes the same for a single row.
+    square = np.vecdot(x, x).astype(np.float64)
+    square *= scale
+    square += eps
+    np.sqrt(square, square)
+    return np.reciprocal(square, square).astype(np.float32)[..., None]
 
 
 def softmax(x: Array) -> Array:
@@ -95,10 +110,11 @@ def _own_product(x: Array) -> Array:
 
 
 _BLOCKS: tuple[Callable[[Array], Array], ...] = (
-    lambda x: sigmoid(x, x),
+    sigmoid,
     silu,
     softmax,
-    lambda x: unit(x, 1e-5, 1 / x.shape[1]),
+    lambda x: x * inverse_length(x, 1e-5, 1 / x.shape[1]),
+    lambda x: unit(x.reshape(len(x), 2, -1), 1e-5, 1.0),
     lambda x: np.add.reduce(x.reshape(len(x), 4, -1), 1),
     _product,
     _own_product,

@@ -25,7 +25,6 @@ class Indexer:
         self.norm = params.tensor("k_norm.weight", self.width), params.tensor("k_norm.bias", self.width)
         self.position_bias = params.float("index_kpool_compress_ape", self.pool, self.width)
         self.scale = (self.heads * self.width) ** -0.5
-        self.members = torch.arange(self.pool, device=params.device)
 
     def store(self, key: Tensor, gate: Tensor, rows: Rows, memory: RowMemory, store: TokenStore) -> None:
         """Take the rows' raw keys and gates `[R, d]`; write the pooled key of every pool that ends with a row."""
@@ -35,11 +34,13 @@ class Indexer:
 
     def select(self, latent: Tensor, weight: Tensor, group: ScoredRows, store: TokenStore) -> Tensor:
         """Pools each of the group's rows attends, ascending, `[n, limit]`. `latent [R, q_lora]` and `weight [R, heads]` of all rows."""
-        query = self.query(latent).index_select(0, group.rows).view(-1, self.heads, self.width)
-        weight = weight.index_select(0, group.rows).float() * self.scale
+        query, weight = self.query(latent), weight.float() * self.scale
+        if len(group.rows) < len(query):
+            query, weight = query.index_select(0, group.rows), weight.index_select(0, group.rows)
+        query = query.view(-1, self.heads, self.width)
         keys = fp8.read(store.pooled, group.pool_places, query.dtype)
         return indexer.select(indexer.scores(query, weight, keys), group.candidates, self.limit)
 
-    def key_places(self, chosen: Tensor, group: ScoredRows) -> Tensor:
-        """Token places of the chosen pools' members, ascending by position, `[n, limit P]`."""
-        return (group.pool_places[chosen].unsqueeze(-1) * self.pool + self.members).flatten(1)
+    def replace(self, keys: Tensor, chosen: Tensor, group: ScoredRows) -> None:
+        """Make the group's rows of `keys [R, K']` list the members of the chosen pools."""
+        indexer.replace_keys(keys, group.rows, chosen, group.pool_places, self.pool)

@@ -38,7 +38,7 @@ class KdaAttention:
 
     def __call__(self, x: Tensor, rows: Rows, memory: RowMemory) -> Tensor:
         """`x [R, D]` to `[R, D]`."""
-        mixed, low, beta_input = self.project(x).split(self.sizes, -1)
+        mixed, low, beta_input = self.project(x).split_with_sizes(self.sizes, -1)
         mixed = causal_conv(memory.conv_source(self.layer, mixed), rows.conv_index, self.taps)
         decay, gate = linear(low.reshape(-1, 2, self.width), self.decay_and_gate).unbind(1)
         q, k, v, log_decay = kda.inputs(mixed, decay, self.rate, self.offset, self.bound)

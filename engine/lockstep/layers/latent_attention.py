@@ -29,7 +29,7 @@ class LatentAttention:
     def __init__(self, params: Params, config: TextConfig) -> None:
         hidden, heads = config.hidden_size, params.share.part(config.num_attention_heads)
         latent, key, value = config.kv_lora_rank, config.qk_nope_head_dim, config.v_head_dim
-        self.heads, self.selected_keys = heads, config.index_topk
+        self.heads = heads
         self.scale = key**-0.5
         index = params.under("indexer")
         inputs = {
@@ -55,7 +55,7 @@ class LatentAttention:
 
     def __call__(self, x: Tensor, rows: Rows, memory: RowMemory, store: TokenStore) -> Tensor:
         """`x [R, D]` to `[R, D]`; stores latents and pooled keys of the rows first, then reads."""
-        query, latent, key, weight, gate = self.project(x).split(self.sizes, -1)
+        query, latent, key, weight, gate = self.project(x).split_with_sizes(self.sizes, -1)
         query = self.query_norm(query)
         fp8.write(store.latents, rows.latent_places, self.latent_norm(latent))
         self.indexer.store(key, gate, rows, memory, store)
@@ -74,5 +74,5 @@ class LatentAttention:
             return rows.keys
         keys = rows.keys.clone()
         for group, pools in chosen:
-            keys[group.rows, : self.selected_keys] = self.indexer.key_places(pools, group)
+            self.indexer.replace(keys, pools, group)
         return keys

@@ -56,8 +56,9 @@ class SparseMlp:
         """`[R, D]` to `[R, D]`; padding rows get the shared expert only."""
         chosen, weights = route(linear(x.float(), self.router), self.correction, self.slots, self.factor)
         out = self.shared.partial(x)
-        own = self._held(chosen[: rows.count])
-        out[: rows.count] += experts.apply(x, own, weights[: rows.count], self.experts, self.limit).to(x.dtype)
+        if rows.count < rows.padded:
+            chosen, weights = chosen[: rows.count], weights[: rows.count]
+        out[: rows.count] += experts.apply(x, self._held(chosen), weights, self.experts, self.limit).to(x.dtype)
         return self.exchange.add(out)
 
     def _held(self, chosen: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -187,6 +188,7 @@ class GlmModel:
         """See `cache.state_hash`."""
         return state_hash(sequence, self.pool, self.slots)
 
+    @np.errstate(over="ignore")
     def _forward(self, rows: Rows, memory: RowMemory, taps: Items[int]) -> RowOutput:
         streams = self.embedding(rows.ids).unsqueeze(1).repeat(1, self.config.hc_mult, 1)
         kept = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Items
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -116,6 +117,7 @@ class MtpLayer:
         for sequence, length in zip(sequences, lengths, strict=True):
             sequence.length = length
 
+    @np.errstate(over="ignore")
     def _forward(self, rows: Rows, memory: RowMemory, hidden: Tensor) -> Tensor:
         embedded = self.embedding(rows.ids)
         # The layer was trained without the token that follows position 0.

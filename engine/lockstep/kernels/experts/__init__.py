@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lockstep.kernels import host as host_rows
 from lockstep.kernels.exl3 import Exl3Matrix
-from lockstep.kernels.experts import ref
+from lockstep.kernels.experts import host, ref
 from lockstep.kernels.linear import Packed, pack
 
 
@@ -29,7 +30,8 @@ class DenseExperts:
 class Exl3Experts:
     """Per expert the inner weights `gate`, `up` (D to F) and `down` (F to D) in fp32, and the scales of all experts in fp16.
 
-    `in_suh [2, E, D]` and `in_svh [2, E, F]` of gate and up, `down_suh [E, F]`, `down_svh [E, D]`.
+    `in_suh [2, E, D]` and `in_svh [2, E, F]` of gate and up, `down_suh [E, F]`, `down_svh [E, D]`. `scales` are the same for NumPy, on the
+    CPU only.
     """
 
     gate: tuple[Packed, ...]
@@ -39,6 +41,7 @@ class Exl3Experts:
     in_svh: Tensor
     down_suh: Tensor
     down_svh: Tensor
+    scales: host.Scales | None
 
 
 def pack_dense(gate: Sequence[Tensor], up: Sequence[Tensor], down: Sequence[Tensor]) -> DenseExperts:
@@ -52,14 +55,19 @@ def pack_exl3(gate: Sequence[Exl3Matrix], up: Sequence[Exl3Matrix], down: Sequen
     if any(matrix.bias is not None for matrix in (*gate, *up, *down)):
         raise ValueError("an expert matrix carries a bias; needed: none")
     inner = lambda kind: tuple(pack(matrix.inner().float().T) for matrix in kind)  # noqa: E731
+    in_suh = torch.stack([torch.stack([matrix.suh for matrix in kind]) for kind in (gate, up)])
+    in_svh = torch.stack([torch.stack([matrix.svh for matrix in kind]) for kind in (gate, up)])
+    down_suh, down_svh = torch.stack([matrix.suh for matrix in down]), torch.stack([matrix.svh for matrix in down])
+    scales = [values.float().numpy() for values in (in_suh, in_svh, down_suh, down_svh)] if in_suh.is_cpu else []
     return Exl3Experts(
         gate=inner(gate),
         up=inner(up),
         down=inner(down),
-        in_suh=torch.stack([torch.stack([matrix.suh for matrix in kind]) for kind in (gate, up)]),
-        in_svh=torch.stack([torch.stack([matrix.svh for matrix in kind]) for kind in (gate, up)]),
-        down_suh=torch.stack([matrix.suh for matrix in down]),
-        down_svh=torch.stack([matrix.svh for matrix in down]),
+        in_suh=in_suh,
+        in_svh=in_svh,
+        down_suh=down_suh,
+        down_svh=down_svh,
+        scales=host.Scales(*scales) if scales else None,
     )
 
 
@@ -69,6 +77,8 @@ def apply(x: Tensor, chosen: Tensor, weights: Tensor, experts: DenseExperts | Ex
     `chosen [R, k]` int64, `weights [R, k]` fp32; -1 is an expert held elsewhere, which adds nothing here. Which other rows chose the same
     expert does not change a bit.
     """
+    if isinstance(experts, Exl3Experts) and experts.scales is not None and host_rows.runs(x):
+        return host.exl3(x, chosen, weights, experts, experts.scales, limit)
     plan = ref.plan(chosen)
     if not plan.tiles:
         return x.new_zeros(chosen.shape[0], x.shape[1], dtype=torch.float32)

@@ -5,24 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from lockstep.kernels import host as host_rows
-from lockstep.kernels.host import Array
 from lockstep.kernels.hyper_connection import host, ref
 from lockstep.kernels.linear import Packed, linear, pack
 from lockstep.kernels.rms_norm import inverse_rms
-
-
-@dataclass(frozen=True, slots=True)
-class HostSite:
-    """The same numbers for NumPy: `scale`, `base [h (h + 2)]`, `gain [2, 1]` of pre and post."""
-
-    scale: Array
-    base: Array
-    gain: Array
-    steps: host.Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +34,7 @@ class Site:
     eps: Tensor
     norm_eps: float
     sinkhorn: int
-    host: HostSite | None
+    host: host.HostSite | None
 
 
 def site(fn: Tensor, scale: Tensor, base: Tensor, hc_eps: float, norm_eps: float, sinkhorn: int) -> Site:
@@ -68,8 +58,14 @@ def site(fn: Tensor, scale: Tensor, base: Tensor, hc_eps: float, norm_eps: float
         eps=base.new_full((streams * streams,), hc_eps),
         norm_eps=norm_eps,
         sinkhorn=sinkhorn,
-        host=HostSite(scale.numpy(), base.numpy(), torch.tensor([[1.0], [2.0]]).numpy(), steps) if steps else None,
+        host=_host_site(fn * scale.unsqueeze(1), base, hc_eps, norm_eps, steps) if steps else None,
     )
+
+
+def _host_site(fn: Tensor, base: Tensor, hc_eps: float, norm_eps: float, steps: host.Steps) -> host.HostSite:
+    gain = np.array([[1.0], [2.0]], np.float32)
+    sign = torch.where(torch.arange(len(base)) < len(base) - len(steps.others[0][1]), -1.0, 1.0)
+    return host.HostSite(pack(fn * sign.unsqueeze(1)), (base * sign).numpy(), gain, np.float32(hc_eps), norm_eps, steps)
 
 
 @lru_cache(maxsize=8)
@@ -84,12 +80,12 @@ def split(streams: Tensor, at: Site) -> tuple[Tensor, Tensor, Tensor]:
     Returns u `[R, D]` in the streams' type, post `[R, h]` and comb `[R, h, h]` in that type too; comb's first index is the
     incoming stream. All arithmetic is fp32 (published description, hyper-connection section).
     """
-    flat = streams.flatten(1).float()
-    y = linear(flat, at.fn)
     own = at.host
     if own is not None and host_rows.runs(streams):
-        return host.split(streams, y, own.scale, own.base, own.gain, own.steps, at.norm_eps)
-    return ref.split(streams, torch.addcmul(at.base, y * inverse_rms(flat, at.norm_eps), at.scale), at)
+        return host.split(streams, linear(streams.flatten(1), own.fn), own)
+    flat = streams.flatten(1).float()
+    y = linear(flat, at.fn) * inverse_rms(flat, at.norm_eps)
+    return ref.split(streams, torch.addcmul(at.base, y, at.scale), at)
 
 
 def merge(streams: Tensor, branch: Tensor, post: Tensor, comb: Tensor) -> Tensor:

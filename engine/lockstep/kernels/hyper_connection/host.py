@@ -10,9 +10,23 @@ from torch import Tensor
 
 from lockstep.kernels import host
 from lockstep.kernels.host import Array
+from lockstep.kernels.linear import Packed
 
 # exact: with and without this many rows the same sums; see `rows_are_independent`.
+_ONE = np.float32(1.0)
 _COUNTS = (1, 2, 3, 4, 5, 7, 8, 9, 16, 31, 32, 64)
+
+
+@dataclass(frozen=True, slots=True)
+class HostSite:
+    """A site for NumPy: `fn` with the site's scales in it and `base [h (h + 2)]`, both negative where pre and post come from; their `gain [2, 1]`."""
+
+    fn: Packed
+    base: Array
+    gain: Array
+    eps: np.float32
+    norm_eps: float
+    steps: Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,53 +53,48 @@ def steps(streams: int, eps: float, sinkhorn: int) -> Steps:
     return Steps(adder(np.kron(eye, ones), 0.0), (columns, rows) * (sinkhorn - 1) + (columns,), eps)
 
 
-def split(streams: Tensor, y: Tensor, scale: Array, base: Array, gain: Array, at: Steps, norm_eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Branch input, post and comb from `streams [R, h, D]` and its product `y [R, h (h + 2)]` with the site's weight."""
+def split(streams: Tensor, y: Tensor, at: HostSite) -> tuple[Tensor, Tensor, Tensor]:
+    """Branch input, post and comb from `streams [R, h, D]` and its product `y [R, h (h + 2)]` with the site's `fn`."""
     values = streams.numpy()
     rows, count, width = values.shape
     flat = values.reshape(rows, -1)
-    square = np.vecdot(flat, flat)
-    square *= np.float32(1.0 / flat.shape[1])
-    square += np.float32(norm_eps)
-    np.sqrt(square, square)
-    mixed = y.numpy()
-    mixed = mixed / square[:, None]
-    mixed *= scale
-    mixed += base
+    mixed = y.numpy() * host.inverse_length(flat, at.norm_eps, 1.0 / flat.shape[1])
+    mixed += at.base
     parts = mixed.reshape(rows, count + 2, count)
-    gates = host.sigmoid(parts[:, :2], np.empty((rows, 2, count), np.float32))
-    gates *= gain
-    gates[:, 0] += np.float32(at.eps)
     comb = parts[:, 2:]
     comb -= np.maximum.reduce(comb, -1, keepdims=True)
-    comb = sinkhorn(np.exp(comb), at)
+    np.exp(parts, parts)
+    gates = parts[:, :2] + _ONE
+    np.divide(at.gain, gates, gates)
+    gates[:, 0] += at.eps
+    comb = sinkhorn(comb, at.steps)
     u = np.matmul(gates[:, :1], values)
-    both = torch.from_numpy(gates)
-    return torch.from_numpy(u.reshape(rows, width)), both[:, 1], torch.from_numpy(comb)
+    return torch.from_numpy(u.reshape(rows, width)), torch.from_numpy(gates[:, 1]), torch.from_numpy(comb)
 
 
 def sinkhorn(comb: Array, at: Steps) -> Array:
     """Divide `comb [R, h, h]`, not negative, by its row sums, add eps, then divide by what each step gives. Takes comb as scratch."""
     rows, count, _ = comb.shape
     size = count * count
-    dot, divide, eps = np.dot, np.divide, np.float32(at.eps)
+    divide, eps = np.divide, np.float32(at.eps)
     if rows == 1:
         held, sums = np.ones(size + 1, np.float32), np.empty(size, np.float32)
         mix = held[:size]
         mix[...] = comb.reshape(size)
-        divide(mix, dot(held, at.first[0], sums), mix)
+        dot = held.dot
+        divide(mix, dot(at.first[0], sums), mix)
         np.add(mix, eps, mix)
         for step, _ in at.others:
-            divide(mix, dot(held, step, sums), mix)
+            divide(mix, dot(step, sums), mix)
         return mix.reshape(comb.shape)
     # One row of a column each, so that every step is one run over memory.
     held, sums = np.ones((size + 1, rows), np.float32), np.empty((size, rows), np.float32)
     mix = held[:size]
     mix[...] = comb.reshape(rows, size).T
-    divide(mix, dot(at.first[1], held, sums), mix)
+    divide(mix, at.first[1].dot(held, sums), mix)
     np.add(mix, eps, mix)
     for _, step in at.others:
-        divide(mix, dot(step, held, sums), mix)
+        divide(mix, step.dot(held, sums), mix)
     return np.ascontiguousarray(mix.T).reshape(comb.shape)
 
 

@@ -30,6 +30,14 @@ def scores(query: Tensor, weight: Tensor, keys: Tensor) -> Tensor:
     return (host if host_rows.runs(query) else ref).scores(query, weight, keys, SCORE_BLOCK)
 
 
+def replace_keys(keys: Tensor, rows: Tensor, chosen: Tensor, pool_places: Tensor, members: int) -> None:
+    """Write the token places of the chosen pools' members, ascending by position, over the first keys of `rows` in `keys [R, K']`.
+
+    `chosen [n, limit]` counts pools of one sequence, `pool_places` says where each lies; all int64.
+    """
+    (host if keys.is_cpu else ref).replace_keys(keys, rows, chosen, pool_places, members)
+
+
 def select(values: Tensor, candidates: Tensor, count: int) -> Tensor:
     """The `count` largest of `values[r, : candidates[r]]` per row, as indices in ascending order, int64 `[n, count]`.
 

@@ -29,6 +29,13 @@ def scores(query: Tensor, weight: Tensor, keys: Tensor, block: int) -> Tensor:
     return torch.from_numpy(out[:, 0])
 
 
+def replace_keys(keys: Tensor, rows: Tensor, chosen: Tensor, pool_places: Tensor, members: int) -> None:
+    """See `indexer.replace_keys`."""
+    places = pool_places.numpy().take(chosen.numpy())[:, :, None] * members + np.arange(members)
+    places = places.reshape(len(places), -1)
+    keys.numpy()[rows.numpy(), : places.shape[1]] = places
+
+
 def select(values: Tensor, candidates: Tensor, count: int) -> Tensor:
     """See `indexer.select`. The cut value is the same however a library orders ties; the rest is counting."""
     scored = values.numpy()

@@ -30,6 +30,12 @@ def scores(query: Tensor, weight: Tensor, keys: Tensor, block: int) -> Tensor:
     return out[:rows]
 
 
+def replace_keys(keys: Tensor, rows: Tensor, chosen: Tensor, pool_places: Tensor, members: int) -> None:
+    """See `indexer.replace_keys`."""
+    places = (pool_places[chosen].unsqueeze(-1) * members + torch.arange(members, device=keys.device)).flatten(1)
+    keys[rows, : places.shape[1]] = places
+
+
 def select(values: Tensor, candidates: Tensor, count: int) -> Tensor:
     """See `indexer.select`. The cut value is the same however a library orders ties; the rest is counting."""
     place = torch.arange(values.shape[1], device=values.device)

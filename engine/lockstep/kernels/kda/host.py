@@ -20,16 +20,15 @@ def inputs(mixed: Tensor, decay_input: Tensor, rate: Tensor, offset: Tensor, bou
     pair = host.unit(values[:, :2], _UNIT_EPS, 1.0)
     pair[:, 0] *= np.float32(width**-0.5)
     decay = decay_input.numpy().reshape(-1, heads, width) + offset.numpy()
-    decay *= rate.numpy()
-    host.sigmoid(decay, decay)
-    decay *= np.float32(bound)
+    decay *= -rate.numpy()
+    host.share(decay, bound)
     both = torch.from_numpy(pair)
     return both[:, 0], both[:, 1], torch.from_numpy(values[:, 2]), torch.from_numpy(decay)
 
 
 def beta(x: Tensor) -> Tensor:
     """See `kda.beta`."""
-    return torch.from_numpy(host.sigmoid(x.numpy(), np.empty(x.shape, np.float32))[..., None])
+    return torch.from_numpy(host.sigmoid(x.numpy())[..., None])
 
 
 def step_window(

@@ -28,7 +28,7 @@ def head_linear(x: Tensor, weight: Tensor, tile: int) -> Tensor:
 
 
 def safe_tiles(weight: Tensor, step_rows: int, prompt_rows: int) -> dict[int, int]:
-    """Row count -> rows of one library call that keeps every row's bits, for 1..4 step tiles and one prompt tile."""
+    """Row count -> rows of one library call that keeps every row's bits: 1..4 step tiles, one prompt tile, what else the library allows."""
     return dict(_safe_tiles(tuple(weight.shape), weight.dtype, weight.device, step_rows, prompt_rows))
 
 
@@ -44,9 +44,16 @@ def _safe_tiles(
     # exact: one answer per row, from a step tile with nothing else in it; every other arrangement must reproduce it.
     tile = step_rows if rows_are_independent(multiply, draw(step_rows, *heads, shape[-2]), weight) else 1
     found = [(prompt_rows, prompt_rows if rows_are_independent(multiply, draw(prompt_rows, *heads, shape[-2]), weight) else 1)]
-    for count in range(step_rows, 4 * step_rows + 1, step_rows):
-        x = draw(count, *heads, shape[-2])
-        found.append((count, count if tile > 1 and torch.equal(multiply(x, weight, count), multiply(x, weight, tile)) else tile))
+    most = 4 * step_rows
+    x = draw(most, *heads, shape[-2])
+    wanted = multiply(x, weight, tile)
+    for count in range(1, most + 1):
+        direct = tile > 1 and all(
+            torch.equal(multiply(x[at : at + count], weight, count), wanted[at : at + count])
+            for at in {0, (most - count) // 2, most - count}
+        )
+        if direct or count % step_rows == 0:
+            found.append((count, count if direct else tile))
     return tuple(found)
 
 
