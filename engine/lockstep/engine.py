@@ -205,6 +205,7 @@ def _limits(options: ServingOptions, max_drafts: int) -> SchedulerLimits:
         pool_pages=options.shared_tokens // PAGE_TOKENS,
         prompt_slice=options.prompt_slice,
         max_queued=options.max_queued,
+        max_queued_tokens=options.max_queued_tokens,
         step_rows=MAX_STEP_ROWS,
         max_drafts=max_drafts,
     )

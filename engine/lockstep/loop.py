@@ -89,6 +89,7 @@ class EngineLoop:
         self._take_messages(SNAPSHOT_IDLE_S if idle else 0.0)
         if self._deadline_s is not None and self.clock() >= self._deadline_s:
             self._emit(self.scheduler.cancel_all())
+        self._emit(self.scheduler.expire())
         self._step()
 
     def _step(self) -> None:
@@ -122,7 +123,7 @@ class EngineLoop:
                 try:
                     self.scheduler.submit(request)
                 except EngineRejected as error:
-                    self.channel.send(Rejected(request.id, error.code, str(error)))
+                    self.channel.send(Rejected(request.id, error.code, str(error), error.retry_after_s))
             case Cancel(request_id):
                 event = self.scheduler.cancel(request_id)
                 self._emit([event] if event else [])
@@ -159,5 +160,9 @@ class EngineLoop:
                 kept_lost_total=kept.totals.lost,
                 kept_waits_total=kept.totals.waits,
                 ranks=self.ran(),
+                paused=self.scheduler.paused,
+                pauses_total=self.scheduler.pauses_total,
+                waiting_tokens=self.scheduler.waiting_tokens,
+                retry_after_s=self.scheduler.retry_after_s(),
             )
         )

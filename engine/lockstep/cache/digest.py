@@ -7,6 +7,7 @@ import hashlib
 import torch
 from torch import Tensor
 
+from lockstep.cache.saved import Saved
 from lockstep.cache.sequence import Sequence
 from lockstep.cache.states import StateSlots
 from lockstep.cache.tokens import TokenPool
@@ -25,7 +26,18 @@ def state_hash(sequence: Sequence, pool: TokenPool, slots: StateSlots) -> str:
         pool.sequence_latents(sequence.pages, sequence.length),
         pool.sequence_pooled(sequence.pages, sequence.length // per_pool),
     )
-    digest = hashlib.sha256(sequence.length.to_bytes(8, "little"))
+    return _hash(sequence.length, parts)
+
+
+def saved_hash(length: int, slot: Saved, pages: Saved) -> str:
+    """The same of `length` committed tokens that `StateSlots.save` and `TokenPool.save` took out."""
+    per_pool = slot["index_tail"].shape[1] + 1
+    latents, pooled = pages["latents"].flatten(1, 2)[:, :length], pages["pooled"].flatten(1, 2)[:, : length // per_pool]
+    return _hash(length, (slot["kda"], slot["conv_tail"], slot["index_tail"], latents, pooled))
+
+
+def _hash(length: int, parts: tuple[Tensor, ...]) -> str:
+    digest = hashlib.sha256(length.to_bytes(8, "little"))
     for part in parts:
         digest.update(_bytes(part))
     return digest.hexdigest()

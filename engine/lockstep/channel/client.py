@@ -178,8 +178,8 @@ class EngineClient:
                     self._deliver(event.request_id, event)
             case Snapshot():
                 self.snapshot = message
-            case Rejected(request_id, code, text):
-                self._deliver(request_id, EngineRejected(code, text))
+            case Rejected(request_id, code, text, retry_after_s):
+                self._deliver(request_id, EngineRejected(code, text, retry_after_s))
             case Loading():
                 self.loading = message
             case Ready():

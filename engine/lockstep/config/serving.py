@@ -49,6 +49,7 @@ class ServingOptions:
     pool_tokens: int = 0
     prompt_slice: int = 256
     max_queued: int = 64
+    max_queued_tokens: int = 1 << 20
     ranks: int = 1
     step_timeout: int = 120
     draft_policy: str = "auto"
@@ -73,6 +74,7 @@ class ServingOptions:
             ("pool_tokens", 0, 1 << 30),
             ("prompt_slice", 1, 1 << 16),
             ("max_queued", 0, 1 << 20),
+            ("max_queued_tokens", 0, 1 << 40),
             ("ranks", 1, 2),
             ("step_timeout", 1, 86400),
             ("copy_tokens", 0, 31),
@@ -152,6 +154,7 @@ def add_serving_flags(parser: argparse.ArgumentParser) -> None:
     add("--pool-tokens", type=int, default=defaults["pool_tokens"], help="tokens of the shared pool; 0: context * parallel")
     add("--prompt-slice", type=int, default=defaults["prompt_slice"], help="prompt tokens run between two rounds of running replies")
     add("--max-queued", type=int, default=defaults["max_queued"], help="requests that may wait for a slot")
+    add("--max-queued-tokens", type=int, default=defaults["max_queued_tokens"], help="prompt tokens they may have together")
     add("--ranks", type=int, default=defaults["ranks"], help="processes that share the model, on GPUs one a device")
     add("--step-timeout", type=int, default=defaults["step_timeout"], help="seconds after which a step that has not ended ends the engine")
     add("--draft-policy", default=defaults["draft_policy"], metavar="W", help="how deep to draft, say fnc7:0.3; auto: the drafter's own")

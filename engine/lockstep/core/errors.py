@@ -13,11 +13,11 @@ class LockstepError(Exception):
 
 
 class EngineRejected(LockstepError):
-    """The engine did not take a request. `code` is one of the words above."""
+    """The engine did not take a request. `code` is one of the words above; `retry_after_s` when to try again, 0 if nobody knows."""
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, retry_after_s: int = 0) -> None:
         super().__init__(message)
-        self.code = code
+        self.code, self.retry_after_s = code, retry_after_s
 
 
 class EngineDied(LockstepError):

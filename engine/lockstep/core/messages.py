@@ -62,6 +62,7 @@ class Rejected:
     request_id: str
     code: str
     message: str
+    retry_after_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,11 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Gauges and counters of the engine, sent at most every 100 ms while it works and once a second otherwise. Counters never fall."""
+    """Gauges and counters of the engine, sent at most every 100 ms while it works and once a second otherwise. Counters never fall.
+
+    `running` requests have entered and not ended; `paused` of them own no memory at present. A request that finds the queue full should
+    come again after `retry_after_s`.
+    """
 
     running: int
     waiting: int
@@ -92,6 +97,10 @@ class Snapshot:
     kept_waits_total: int = 0
     ranks: tuple[Ran, ...] = ()
     """With several ranks, the newest step each has reported."""
+    paused: int = 0
+    pauses_total: int = 0
+    waiting_tokens: int = 0
+    retry_after_s: int = 1
 
 
 ToEngine = Submit | Cancel | Shutdown

@@ -30,12 +30,29 @@ class Spill:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A request enters: its state slot and the pool pages it owns until it is released, enough for its prompt and its longest reply."""
+    """A request enters: its state slot and pool pages for its prompt. Its reply's pages come one by one, see `Growth`."""
 
     request: EngineRequest
     slot: int
     pages: tuple[int, ...]
     restore: Restore | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A request gets `pages` behind those it has."""
+
+    request_id: str
+    pages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """A paused request goes on in `slot`, on `pages` that cover its committed tokens."""
+
+    request_id: str
+    slot: int
+    pages: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +78,10 @@ class StepWindow:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step. `releases` are requests that ended since the last plan: their slots and pages are already free for `admissions`.
+    """One step. `releases` are requests that ended since the last plan, running or paused.
 
-    `spills`, then `drops` of kept states come before admissions, too.
+    What frees memory comes first, in this order: `releases`, `spills`, `drops` of kept states, `pauses`, which take a request's whole
+    memory out. Slots and pages they name are free already, so `resumes`, `admissions` and `growths` may have them.
     """
 
     releases: tuple[str, ...] = ()
@@ -72,6 +90,9 @@ class StepPlan:
     windows: tuple[StepWindow, ...] = ()
     spills: tuple[Spill, ...] = ()
     drops: tuple[int, ...] = ()
+    pauses: tuple[str, ...] = ()
+    resumes: tuple[Resume, ...] = ()
+    growths: tuple[Growth, ...] = ()
 
     @property
     def has_rows(self) -> bool:

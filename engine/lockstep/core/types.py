@@ -7,12 +7,19 @@ from enum import StrEnum
 
 
 class FinishReason(StrEnum):
-    """Why a request ended. The first two are OpenAI's words; the API layer maps the others to an error."""
+    """Why a request ended. The first two are OpenAI's words; the API layer maps the others to an error.
+
+    EXPIRED: its deadline passed before its first token. Later than that, a deadline ends a reply with LENGTH.
+    """
 
     STOP = "stop"
     LENGTH = "length"
     CANCELLED = "cancelled"
     FAILED = "failed"
+    EXPIRED = "expired"
+
+
+PRIORITIES = range(-8, 9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,9 @@ class EngineRequest:
 
     Prompt states are shared inside a `namespace` only. `marks` are prompt lengths at which other prompts may branch off, ascending; the
     first is the end of system text and tools.
+
+    `owner` is whose turn it is when requests wait: owners share the server evenly. `priority` is a value of PRIORITIES, lower goes first.
+    `deadline_s` seconds after its arrival a request ends, 0 for never.
     """
 
     id: str
@@ -48,6 +58,9 @@ class EngineRequest:
     draft: bool = True
     namespace: str = ""
     marks: tuple[int, ...] = ()
+    owner: str = ""
+    priority: int = 0
+    deadline_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

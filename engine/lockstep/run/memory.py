@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from lockstep.cache import PAGE_TOKENS, Saved, StateSlots, TokenPool
+from lockstep.cache.digest import saved_hash
 from lockstep.cache.saved import part, size_bytes, under
 from lockstep.draft.stream import Drafter, Stream
 
@@ -25,6 +26,10 @@ class SavedStream:
     def size_bytes(self) -> int:
         """Bytes of all tensors."""
         return size_bytes(self.tensors)
+
+    def state_hash(self) -> str:
+        """Hash of the committed state, see `cache.state_hash`."""
+        return saved_hash(self.length, part(self.tensors, "slot"), part(self.tensors, "pages.trunk"))
 
 
 class StreamMemory:

@@ -74,9 +74,15 @@ class Runner:
                 self._drafter.release(stream)
         self._kept.spill(plan.spills)
         self._kept.drop(plan.drops)
+        for name in plan.pauses:
+            self.pause(name)
+        for one in plan.resumes:
+            self.resume(one.request_id, one.slot, one.pages)
         step = _Step()
         for admission in plan.admissions:
             self._admit(admission, step)
+        for growth in plan.growths:
+            self._live[growth.request_id].sequence.pages += growth.pages
         for piece in plan.prompts:
             if piece.request_id not in step.lost:
                 self._run_prompt(piece, step)
@@ -86,8 +92,9 @@ class Runner:
         return replace(step.result, lost=tuple(step.lost))
 
     def state_hash(self, request_id: str) -> str:
-        """SHA-256 of the committed state of a request that has not been released yet."""
-        return self._model.state_hash(self._live[request_id].sequence)
+        """SHA-256 of the committed state of a request that has not been released yet, also of one that is paused."""
+        paused = self._paused.get(request_id)
+        return paused.state_hash() if paused else self._model.state_hash(self._live[request_id].sequence)
 
     def pause(self, request_id: str) -> None:
         """Take a live stream's whole memory out to the host; its slot and pages may go to others at once."""

@@ -1,24 +1,27 @@
-"""Admission, prompt slices and decode windows, first come first served.
+"""Admission, prompt slices and decode windows, pauses and deadlines: what the next step runs.
 
-A request reserves the pages of its prompt and its longest reply when it is admitted, so nothing can fail for want of memory in mid-reply
-and nothing is ever paused. The price is that a short reply to a large `max_tokens` holds pages it never uses. Knows no tensor; the clock
-is handed in.
+Requests wait in the order of `sched.order`, grow as `sched.memory` lets them, begin from kept states as `sched.reuse` finds them. Knows no
+tensor; the clock is handed in.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lockstep.core.errors import BAD_REQUEST, CONTEXT_EXCEEDED, DRAINING, QUEUE_FULL, EngineRejected
-from lockstep.core.plan import Admission, PromptSlice, StepPlan, StepResult, StepWindow
-from lockstep.core.types import EngineRequest, FinishReason, RoundEvent, Usage
-from lockstep.sched.kept import KeptLimits, KeptPrompts, KeptState
-from lockstep.sched.ledger import Ledger
+from lockstep.core.plan import Admission, Growth, PromptSlice, Resume, StepPlan, StepResult, StepWindow
+from lockstep.core.types import PRIORITIES, EngineRequest, FinishReason, RoundEvent
+from lockstep.sched.kept import KeptLimits
+from lockstep.sched.live import PAGE_TOKENS, Live
+from lockstep.sched.memory import Memory
+from lockstep.sched.order import FairOrder, rank
+from lockstep.sched.queue import Queue
+from lockstep.sched.retry import Departures
 from lockstep.sched.reuse import PromptReuse, PromptWork
+from lockstep.sched.shares import even_shares
 
-PAGE_TOKENS = 64
+__all__ = ["PAGE_TOKENS", "Scheduler", "SchedulerLimits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,47 +38,33 @@ class SchedulerLimits:
     max_queued: int
     step_rows: int = 32
     max_drafts: int = 0
-
-
-@dataclass(slots=True)
-class _Live:
-    """A request between submit and finish. Reply tokens are counted, not kept."""
-
-    request: EngineRequest
-    arrived_s: float
-    prompt: PromptWork
-    admission: Admission | None = None
-    admitted_s: float = 0.0
-    decoding_since_s: float = 0.0
-    generated: int = 0
-    rounds: int = 0
-    drafted: int = 0
-    accepted: int = 0
-
-    @property
-    def decoding(self) -> bool:
-        return self.generated > 0
+    max_queued_tokens: int = 1 << 20
 
 
 class Scheduler:
-    """Owns slots and pages as numbers. Call `plan`, run it, `update` with what came of it, over and over."""
+    """Owns slots and pages as numbers. Call `plan`, run it, `update` with what came of it, over and over; `expire` in between."""
 
     def __init__(self, limits: SchedulerLimits, clock: Callable[[], float], kept: KeptLimits | None = None) -> None:
         self.limits = limits
         self._clock = clock
-        self._slots, self._pages = Ledger(limits.slots), Ledger(limits.pool_pages)
-        self.kept = KeptPrompts(kept or KeptLimits(), self._pages)
+        self._memory = Memory(limits.slots, limits.pool_pages, kept or KeptLimits())
+        self.kept = self._memory.kept
         self._reuse = PromptReuse(self.kept)
-        self._queue: deque[_Live] = deque()
-        self._running: OrderedDict[str, _Live] = OrderedDict()
+        self._order = FairOrder()
+        self._queue = Queue(limits.max_queued, limits.max_queued_tokens)
+        self._departures = Departures(limits.slots)
+        self._live: dict[str, Live] = {}
+        self._paused: list[Live] = []
         self._released: list[str] = []
-        self._slice_rows = -(-limits.prompt_slice // PAGE_TOKENS) * PAGE_TOKENS
+        self._arrivals = 0
+        self._slice_tiles = -(-limits.prompt_slice // PAGE_TOKENS)
         self.draining = False
+        self.pauses_total = 0
 
     @property
     def running(self) -> int:
-        """Requests that own a slot."""
-        return len(self._running)
+        """Requests that have entered and not ended, paused ones included."""
+        return len(self._live) - len(self._queue)
 
     @property
     def waiting(self) -> int:
@@ -83,177 +72,232 @@ class Scheduler:
         return len(self._queue)
 
     @property
+    def waiting_tokens(self) -> int:
+        """Their prompt tokens."""
+        return self._queue.tokens
+
+    @property
+    def paused(self) -> int:
+        """Requests that have entered and own nothing at present."""
+        return len(self._paused)
+
+    @property
     def free_pages(self) -> int:
         """Pages nobody owns, or only kept prompt states."""
-        return self._pages.free + self.kept.idle_pages
+        return self._memory.free_pages
 
     @property
     def free_slots(self) -> int:
         """Slots nobody owns."""
-        return self._slots.free
+        return self._memory.slots.free
+
+    def retry_after_s(self, places: int = 1) -> int:
+        """Whole seconds, at least 1, until about so many more requests could wait."""
+        entered = [live.admitted_s for live in self._memory.owners if live.admitted_s is not None]
+        return self._departures.wait_s(places, self._clock() - min(entered, default=self._clock()))
 
     def submit(self, request: EngineRequest) -> None:
         """Queue a request. Raises EngineRejected with the code the API turns into a status."""
-        if self.draining:
-            raise EngineRejected(DRAINING, "the server is shutting down; try again later")
-        if request.id in self._running or any(live.request.id == request.id for live in self._queue):
-            raise EngineRejected(BAD_REQUEST, f"request id {request.id} is in use; needed: an id of its own")
-        prompt, reply = len(request.prompt_ids), request.max_tokens
-        if prompt < 1 or reply < 1:
-            raise EngineRejected(BAD_REQUEST, f"{prompt} prompt tokens, max_tokens {reply}; needed: 1 or more each")
-        held = min(self.limits.context, self._pages.count * PAGE_TOKENS)
-        if prompt + reply > held:
-            text = f"prompt {prompt} + max_tokens {reply} needs {prompt + reply} tokens; this server holds {held} a request (--context)"
-            raise EngineRejected(CONTEXT_EXCEEDED, text)
-        if self._held_back(request) > self.limits.max_queued:
-            text = f"{self.waiting} requests are waiting and this server queues {self.limits.max_queued} (--max-queued); try again later"
-            raise EngineRejected(QUEUE_FULL, text)
-        self._queue.append(_Live(request, self._clock(), PromptWork.of(request)))
+        self._check(request)
+        turn = self._order.arrive(request)
+        self._arrivals += 1
+        live = Live(request, self._clock(), (rank(turn, request), self._arrivals), turn, PromptWork.of(request))
+        held_back = self._held_back(live)
+        if live in held_back and (over := self._queue.too_many(held_back)):
+            self._order.leave(request)
+            most, tokens = self.limits.max_queued, self.limits.max_queued_tokens
+            raise EngineRejected(
+                QUEUE_FULL,
+                f"{self.waiting} requests with {self.waiting_tokens} prompt tokens are waiting, this one has {live.prompt.tokens}; this "
+                f"server queues {most} requests (--max-queued) with {tokens} tokens (--max-queued-tokens); try again later",
+                self.retry_after_s(over),
+            )
+        self._live[request.id] = live
+        self._queue.add(live)
 
     def cancel(self, request_id: str) -> RoundEvent | None:
         """End a request now; its last event, or None if it is unknown or has ended."""
-        live = self._running.get(request_id) or next((live for live in self._queue if live.request.id == request_id), None)
+        live = self._live.get(request_id)
         return self._finish(live, (), FinishReason.CANCELLED) if live else None
 
     def cancel_all(self) -> list[RoundEvent]:
         """End every request now."""
-        live = [*self._running.values(), *self._queue]
-        return [self._finish(one, (), FinishReason.CANCELLED) for one in live]
+        return [self._finish(live, (), FinishReason.CANCELLED) for live in list(self._live.values())]
+
+    def expire(self) -> list[RoundEvent]:
+        """End the requests whose deadline has passed: a reply that has begun is cut, one that has not never comes."""
+        now = self._clock()
+        late = [live for live in self._live.values() if live.expires_s <= now]
+        return [self._finish(live, (), FinishReason.LENGTH if live.decoding else FinishReason.EXPIRED) for live in late]
 
     def plan(self) -> StepPlan:
-        """The next step: who enters, which prompt slices and which windows run."""
+        """The next step: who makes way, grows and enters, which prompt slices and which windows run."""
         releases, self._released = tuple(self._released), []
-        admissions = self._admissions()
-        prompts, windows = self._prompt_slices(), self._windows()
+        pages: dict[str, tuple[int, ...]] = {}
+        pauses = self._grow_replies(pages)
+        resumes, admissions = self._enter()
+        prompts, windows = self._prompt_slices(), self._windows(pages)
         spills, drops = self.kept.take_orders()
-        return StepPlan(releases, admissions, prompts, windows, spills, drops)
+        growths = tuple(Growth(name, more) for name, more in pages.items() if more)
+        return StepPlan(releases, admissions, prompts, windows, spills, drops, pauses, resumes, growths)
 
     def update(self, plan: StepPlan, result: StepResult) -> list[RoundEvent]:
-        """Take the tokens of a step; returns one event per request that got tokens or ended."""
+        """Take the tokens of a step; one event per request that got tokens or ended. Requests that ended since `plan` are passed over."""
         for piece in plan.prompts:
-            live = self._running[piece.request_id]
-            if piece.request_id in result.lost:
+            live = self._live.get(piece.request_id)
+            if live is None or piece.request_id in result.lost:
                 continue
             self._reuse.ran(live.prompt, piece)
             if piece.last:
                 live.decoding_since_s = self._clock()
-        for name in result.lost:
-            self._reuse.lose(self._running[name].prompt, [piece for piece in plan.prompts if piece.request_id == name])
-        events = [self._progress(self._running[name], tokens, result.drafted.get(name, 0)) for name, tokens in result.tokens.items()]
-        events += [self._finish(self._running[name], (), FinishReason.FAILED, error=cause) for name, cause in result.failed.items()]
+        self._reuse.skipped(plan, result)
+        for live in self._alive(result.lost):
+            self._reuse.lose(live.prompt)
+        events = [self._progress(live, result.tokens[live.id], result.drafted.get(live.id, 0)) for live in self._alive(result.tokens)]
+        events += [self._finish(live, (), FinishReason.FAILED, result.failed[live.id]) for live in self._alive(result.failed)]
         return events
 
-    def _held_back(self, arriving: EngineRequest) -> int:
-        """How many would still wait after the next plan, were `arriving` queued now."""
-        slots, pages, order = self._slots.free, self.free_pages, [*(live.request for live in self._queue), arriving]
-        for at, request in enumerate(order):
-            slots, pages = slots - 1, pages - _reserve(request)
-            if slots < 0 or pages < 0:
-                return len(order) - at
-        return 0
+    def _check(self, request: EngineRequest) -> None:
+        """Raise EngineRejected for what can never be served here."""
+        if self.draining:
+            raise EngineRejected(DRAINING, "the server is shutting down; try again later")
+        if request.id in self._live:
+            raise EngineRejected(BAD_REQUEST, f"request id {request.id} is in use; needed: an id of its own")
+        prompt, reply = len(request.prompt_ids), request.max_tokens
+        if prompt < 1 or reply < 1:
+            raise EngineRejected(BAD_REQUEST, f"{prompt} prompt tokens, max_tokens {reply}; needed: 1 or more each")
+        if request.priority not in PRIORITIES or request.deadline_s < 0:
+            text = (
+                f"priority {request.priority}, deadline_s {request.deadline_s}; needed: {PRIORITIES[0]} to {PRIORITIES[-1]}, and 0 or more"
+            )
+            raise EngineRejected(BAD_REQUEST, text)
+        held = min(self.limits.context, self.limits.pool_pages * PAGE_TOKENS)
+        if prompt + reply > held:
+            text = f"prompt {prompt} + max_tokens {reply} needs {prompt + reply} tokens; this server holds {held} a request (--context)"
+            raise EngineRejected(CONTEXT_EXCEEDED, text)
 
-    def _admissions(self) -> tuple[Admission, ...]:
-        """First come first served, but for those who had better wait for the prefix that another prompt is about to leave."""
+    def _held_back(self, arriving: Live) -> list[Live]:
+        """Who would still wait after the next plan, were `arriving` queued now."""
+        memory = self._memory
+        slots, pages = memory.slots.free, memory.free_pages - memory.spare_pages
+        entering = sorted([*self._paused, *self._queue, arriving], key=lambda live: live.place)
+        for at, live in enumerate(entering):
+            slots, pages = slots - 1, pages - live.needed_pages() - memory.headroom(live)
+            is_alone = at == 0 and not memory.owners
+            if slots < 0 or (pages < 0 and not is_alone):
+                return [live for live in entering[at:] if live.admitted_s is None]
+        return []
+
+    def _grow_replies(self, pages: dict[str, tuple[int, ...]]) -> tuple[str, ...]:
+        """A page for the next row of every reply that needs one; whoever comes last is paused until there are enough. Returns who was.
+
+        The first in order always gets its page, and every request fits the pool alone, so something goes on whatever happens.
+        """
+        pauses: list[str] = []
+        for live in [owner for owner in self._memory.owners if owner.decoding]:
+            while live.slot is not None:
+                more = self._memory.grow(live)
+                if more is not None:
+                    pages[live.id] = more
+                    break
+                last = self._memory.owners[-1]
+                self._memory.leave(last)
+                self._paused.append(last)
+                pauses.append(last.id)
+        self.pauses_total += len(pauses)
+        return tuple(pauses)
+
+    def _enter(self) -> tuple[tuple[Resume, ...], tuple[Admission, ...]]:
+        """Who goes on and who begins, in order, but for those who had better wait for the prefix that another prompt is about to leave."""
+        resumes: list[Resume] = []
         admissions: list[Admission] = []
-        for live in list(self._queue):
-            under_way = (other.prompt for other in self._running.values() if not other.decoding)
-            if self._slots.free and self._reuse.must_wait(live.prompt, under_way):
+        if not self.free_slots:
+            return (), ()
+        for live in sorted([*self._paused, *self._queue], key=lambda live: live.place):
+            if not self._memory.has_lane(live):
                 continue
-            source = self._reuse.source(live.prompt)
-            if not self._can_admit(live.request, source):
-                source = None
-            if not self._can_admit(live.request, source):
+            if live.admitted_s is not None:
+                if not self._memory.has_room(live):
+                    break
+                resumes.append(self._resume(live))
+                continue
+            if self._reuse.must_wait(live.prompt, (owner.prompt for owner in self._memory.owners if not owner.decoding)):
+                continue
+            admission = self._admit(live)
+            if admission is None:
                 break
-            self._queue.remove(live)
-            admissions.append(self._admit(live, source))
-        return tuple(admissions)
+            admissions.append(admission)
+        return tuple(resumes), tuple(admissions)
 
-    def _can_admit(self, request: EngineRequest, source: KeptState | None) -> bool:
-        shared = len(self.kept.shared_pages(source)) if source else 0
-        return self._slots.free > 0 and self.kept.has_room(_reserve(request) - shared, source)
+    def _resume(self, live: Live) -> Resume:
+        self._paused.remove(live)
+        self._memory.enter(live)
+        assert live.slot is not None
+        return Resume(live.id, live.slot, tuple(live.pages))
 
-    def _admit(self, live: _Live, source: KeptState | None) -> Admission:
+    def _admit(self, live: Live) -> Admission | None:
+        """Let a request in, from a kept state if there is one and room beside it; None if there is no room at all."""
+        source = self._reuse.source(live.prompt)
+        if not self._memory.has_room(live, source):
+            source = None
+        if not self._memory.has_room(live, source):
+            return None
         restore = self._reuse.begin(live.prompt, source)
-        shared = self.kept.shared_pages(source) if source else ()
-        self._pages.share(shared)
-        self.kept.make_room(_reserve(live.request) - len(shared))
-        pages = shared + self._pages.take(_reserve(live.request) - len(shared))
-        live.admission = Admission(live.request, self._slots.take(1)[0], pages, restore)
+        self._memory.enter(live, self.kept.shared_pages(source) if source else ())
+        self._queue.remove(live)
+        self._order.begin(live.turn)
         live.admitted_s = self._clock()
-        self._running[live.request.id] = live
-        return live.admission
+        assert live.slot is not None
+        return Admission(live.request, live.slot, tuple(live.pages), restore)
 
     def _prompt_slices(self) -> tuple[PromptSlice, ...]:
-        """Oldest first within one budget of rows, so a long prompt never holds up the replies for more than one slice."""
+        """One budget of tiles, shared evenly: a long prompt holds up neither the replies nor the short prompts beside it.
+
+        Are there more prompts than tiles, those first in order get one each.
+        """
+        reading = [live for live in self._memory.owners if not live.decoding][: self._slice_tiles]
+        wants = [max(1, -(-(live.prompt.tokens - live.prompt.done) // PAGE_TOKENS)) for live in reading]
         slices: list[PromptSlice] = []
-        budget = self._slice_rows
-        for live in self._running.values():
-            if live.decoding or live.admission is None or budget <= 0:
-                continue
-            pieces = self._reuse.slices(live.prompt, budget, live.admission.pages)
-            slices += pieces
-            budget -= sum(-(-piece.count // PAGE_TOKENS) * PAGE_TOKENS for piece in pieces)
+        for live, tiles in zip(reading, even_shares(wants, self._slice_tiles), strict=True):
+            slices += self._reuse.slices(live.prompt, tiles * PAGE_TOKENS, tuple(live.pages))
         return tuple(slices)
 
-    def _windows(self) -> tuple[StepWindow, ...]:
-        """One row per decoding request; the rows left are shared evenly, and what one cannot use goes to the others."""
-        decoding = [live for live in self._running.values() if live.decoding]
-        budget, left = self.limits.step_rows - len(decoding), len(decoding)
-        drafts: dict[str, int] = {}
-        for live in sorted(decoding, key=self._room):
-            drafts[live.request.id] = min(self._room(live), budget // left)
-            budget, left = budget - drafts[live.request.id], left - 1
-        return tuple(StepWindow(live.request.id, drafts[live.request.id]) for live in decoding)
+    def _windows(self, pages: dict[str, tuple[int, ...]]) -> tuple[StepWindow, ...]:
+        """One row per decoding request, the rows left shared evenly; drafts never make anyone wait, so no page means no drafts."""
+        decoding = [live for live in self._memory.owners if live.decoding]
+        shares = even_shares([self._room(live) for live in decoding], self.limits.step_rows - len(decoding))
+        windows: list[StepWindow] = []
+        for live, drafts in zip(decoding, shares, strict=True):
+            more = self._memory.grow(live, drafts)
+            if more is None:
+                drafts = min(drafts, self._memory.drafts_held(live))
+            elif more:
+                pages[live.id] = pages.get(live.id, ()) + more
+            windows.append(StepWindow(live.id, drafts))
+        return tuple(windows)
 
-    def _room(self, live: _Live) -> int:
+    def _room(self, live: Live) -> int:
         """Drafts a request can use: with all of them right, the row behind the last still chooses a token it may give out."""
         return min(self.limits.max_drafts, live.request.max_tokens - live.generated - 1) if live.request.draft else 0
 
-    def _progress(self, live: _Live, tokens: tuple[int, ...], drafted: int) -> RoundEvent:
-        """Count tokens up to the one that ends the request, if one does."""
-        request, taken, finish = live.request, [], None
-        for token in tokens:
-            taken.append(token)
-            live.generated += 1
-            if token in request.stop_ids and not request.ignore_eos and live.generated > request.min_tokens:
-                finish = FinishReason.STOP
-            elif live.generated >= request.max_tokens:
-                finish = FinishReason.LENGTH
-            if finish:
-                break
-        live.rounds += 1
-        live.drafted += drafted
-        live.accepted += max(0, len(tokens) - 1)
-        return self._finish(live, tuple(taken), finish) if finish else RoundEvent(request.id, tuple(taken))
+    def _alive(self, names: Iterable[str]) -> list[Live]:
+        return [self._live[name] for name in names if name in self._live]
 
-    def _finish(self, live: _Live, tokens: tuple[int, ...], reason: FinishReason, error: str | None = None) -> RoundEvent:
-        name = live.request.id
-        if live.admission is None:
-            self._queue.remove(live)
-        else:
-            del self._running[name]
-            self._slots.give_back((live.admission.slot,))
-            self._pages.give_back(live.admission.pages)
-            self._released.append(name)
-        return RoundEvent(name, tokens, reason, self._usage(live), error=error)
+    def _progress(self, live: Live, tokens: tuple[int, ...], drafted: int) -> RoundEvent:
+        taken, finish = live.progress(tokens, drafted)
+        return self._finish(live, taken, finish) if finish else RoundEvent(live.id, taken)
 
-    def _usage(self, live: _Live) -> Usage:
+    def _finish(self, live: Live, tokens: tuple[int, ...], reason: FinishReason, error: str | None = None) -> RoundEvent:
         now = self._clock()
-        admitted = live.admitted_s if live.admission else now
-        decoding = live.decoding_since_s or now
-        return Usage(
-            prompt_tokens=live.prompt.tokens,
-            cached_tokens=live.prompt.cached,
-            completion_tokens=live.generated,
-            rounds=live.rounds,
-            drafted_tokens=live.drafted,
-            accepted_tokens=live.accepted,
-            queued_s=admitted - live.arrived_s,
-            prefill_s=max(0.0, decoding - admitted),
-            decode_s=now - decoding,
-        )
-
-
-def _reserve(request: EngineRequest) -> int:
-    """Pages of the prompt and the longest reply."""
-    return -(-(len(request.prompt_ids) + request.max_tokens) // PAGE_TOKENS)
+        del self._live[live.id]
+        if live.admitted_s is None:
+            self._queue.remove(live)
+            self._order.leave(live.request)
+        else:
+            self._released.append(live.id)
+            self._departures.ended(now - live.admitted_s)
+            if live.slot is None:
+                self._paused.remove(live)
+            else:
+                self._memory.leave(live)
+        return live.end(now, tokens, reason, error)
