@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,7 +39,7 @@ def tower(checkpoint: Checkpoint) -> VisionTower:
     return VisionTower(params, vision, read_processor_config(MODEL, vision).pixels)
 
 
-def reference_tower(config: object) -> torch.nn.Module:
+def reference_tower(config: Any) -> torch.nn.Module:
     from transformers.models.glm5_next.modeling_glm5_next import Glm5NextVisionModel
 
     return Glm5NextVisionModel(config).eval()

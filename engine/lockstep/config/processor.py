@@ -21,21 +21,16 @@ class Normalisation:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenBudget:
-    """How many tokens a picture, or all frame pairs of a clip together, may take."""
-
-    least: int
-    most: int
-
-
-@dataclass(frozen=True, slots=True)
 class ProcessorConfig:
-    """`block` is the side in pixels of what becomes one token. Clips are sampled at `fps` frames a second, `max_frames` at most."""
+    """`block` is the side in pixels of what becomes one token; least and most tokens of a picture, and of all frame pairs of a clip.
+
+    Clips are sampled at `fps` frames a second, `max_frames` at most.
+    """
 
     pixels: Normalisation
     block: int
-    picture: TokenBudget
-    clip: TokenBudget
+    picture: tuple[int, int]
+    clip: tuple[int, int]
     fps: float
     max_frames: int
 
@@ -68,6 +63,6 @@ def _normalisation(part: Fields) -> Normalisation:
     return Normalisation(means, deviations)
 
 
-def _budget(part: Fields) -> TokenBudget:
+def _budget(part: Fields) -> tuple[int, int]:
     least = part.integer("min_image_tokens")
-    return TokenBudget(least, part.integer("max_image_tokens", low=least))
+    return least, part.integer("max_image_tokens", low=least)

@@ -88,7 +88,8 @@ class _Block:
     def __call__(self, h: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
         q, k, v = F.linear(self._norm1(h), *self._qkv).view(len(h), 3, self._heads, -1).unbind(1)
         heads = (_turned(self._q_norm(q), turns), _turned(self._k_norm(k), turns), v)
-        out = F.scaled_dot_product_attention(*(part.transpose(0, 1).unsqueeze(0) for part in heads))
+        q, k, v = (part.transpose(0, 1).unsqueeze(0) for part in heads)
+        out = F.scaled_dot_product_attention(q, k, v)
         h = h + F.linear(out[0].transpose(0, 1).reshape(len(h), -1), *self._proj)
         x = self._norm2(h)
         return h + F.linear(swiglu(F.linear(x, *self._gate), F.linear(x, *self._up), self._limit), *self._down)
