@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from lockstep.core.plan import PromptSlice, Restore
+from lockstep.core.plan import PromptSlice, Restore, StepPlan, StepResult
 from lockstep.core.types import EngineRequest
 from lockstep.sched.kept import KeptPrompts, KeptState
 from lockstep.sched.trace import TILE, Trace
@@ -83,11 +83,16 @@ class PromptReuse:
             self.kept.totals.asked_tokens += work.tokens
             self.kept.totals.hit_tokens += work.cached
 
-    def lose(self, work: PromptWork, skipped: list[PromptSlice]) -> None:
-        """The state a prompt was to begin from could not be read, so its slices were `skipped`: it begins at its first token."""
+    def skipped(self, plan: StepPlan, result: StepResult) -> None:
+        """Forget the states that prompts of `result.lost` were to leave in `plan`."""
+        for piece in plan.prompts:
+            if piece.keep and piece.request_id in result.lost:
+                self.kept.forget(piece.keep)
+
+    def lose(self, work: PromptWork) -> None:
+        """The state a prompt was to begin from could not be read: it begins at its first token."""
         self.kept.totals.lost += 1
-        for number in (work.restored, *(piece.keep for piece in skipped if piece.keep)):
-            self.kept.forget(number)
+        self.kept.forget(work.restored)
         work.done = work.cached = work.restored = 0
         work.points = self.kept.points(work.trace, 0)
 
