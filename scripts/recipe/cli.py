@@ -91,7 +91,9 @@ VERBS: dict[str, Verb] = {
     "config": Verb("show every setting and where it comes from", _look("config")),
     "logs": Verb("show the end of the server's log; -f follows it", _look("logs"), takes_words=True),
     "patches": Verb("list, verify, edit, refresh or pin the patch series", _patches, takes_words=True),
-    "verify": Verb("quality: ask the running server, or --base-url, the bundled questions", _verify, takes_words=True),
+    "verify": Verb(
+        "quality, gate, gatelong, reuse, ranks: ask the running server, or --base-url, bundled questions", _verify, takes_words=True
+    ),
     "documents": Verb("write the files that are generated from the registries", _documents),
 }
 

@@ -22,6 +22,7 @@ FAMILIES = {
     "api": (14, "the server does not get ready"),
     "smoke": (15, "the server answers wrongly"),
     "stop": (16, "stopping the server"),
+    "verify": (18, "verifying a server"),
     "log": (17, "logs and archives"),
     "interrupt": (130, "interrupted"),
 }
@@ -122,6 +123,7 @@ _ALL = (
         "a log folder or archive could not be written",
         "check space and rights of LOG_DIR, then try again; the raw logs are kept",
     ),
+    Code("E_UNCHECKED", "verify", "the server has nothing of what was to be verified", "start it with the settings named"),
 )
 
 CODES: dict[str, Code] = {code.name: code for code in _ALL}

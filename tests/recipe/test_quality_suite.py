@@ -7,12 +7,12 @@ import json
 import re
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fixtures.scripted_chat import ScriptedChat, serving
 from recipe.failure import Failure
 from recipe.quality import haystack, suite
 from recipe.quality.client import Server, parse_url, probe
@@ -46,83 +46,40 @@ def scrambled(body: dict[str, Any]) -> dict[str, Any]:
     return {"content": "zzzzzzzz" * 4, "reasoning_content": ""}
 
 
-class Scripted(ThreadingHTTPServer):
-    def __init__(self, answer: Any, vision: bool, context: int, takes_format: bool) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answer, self.vision, self.context, self.takes_format = answer, vision, context, takes_format
-        self.bodies: list[dict[str, Any]] = []
-        self.keys: set[str | None] = set()
-
-
-class Handler(BaseHTTPRequestHandler):
-    server: Scripted  # pyright: ignore[reportIncompatibleVariableOverride]
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the test's output stays clean."""
-
-    def _send(self, status: int, value: dict[str, Any]) -> None:
-        body = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_GET(self) -> None:
-        self.server.keys.add(self.headers["Authorization"])
-        if self.path == "/v1/models":
-            self._send(200, {"data": [{"id": "scripted", "max_model_len": self.server.context}]})
-        elif self.path == "/health":
-            self._send(200, {"ok": True, "vision": self.server.vision})
-        else:
-            self._send(404, {})
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.bodies.append(body)
-        if "response_format" in body and not self.server.takes_format:
-            self._send(400, {"error": {"message": "response_format is not supported"}})
-            return
-        message = {"role": "assistant", **self.server.answer(body)}
+def serve(answer: Any, vision: bool = True, context: int = 32768, takes_format: bool = True) -> Iterator[ScriptedChat]:
+    def respond(body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if "response_format" in body and not takes_format:
+            return 400, {"error": {"message": "response_format is not supported"}}
+        message = {"role": "assistant", **answer(body)}
         finish = "tool_calls" if message.get("tool_calls") else "length" if "zzz" in message.get("content", "") else "stop"
-        self._send(200, {"choices": [{"message": message, "finish_reason": finish}], "usage": {"prompt_tokens": 9, "completion_tokens": 3}})
+        return 200, {"choices": [{"message": message, "finish_reason": finish}], "usage": {"prompt_tokens": 9, "completion_tokens": 3}}
 
-
-def serve(answer: Any, vision: bool = True, context: int = 32768, takes_format: bool = True) -> Iterator[Scripted]:
-    server = Scripted(answer, vision, context, takes_format)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(respond, lambda: {"ok": True, "vision": vision}, context) as server:
+        yield server
 
 
 @pytest.fixture
-def faultless() -> Iterator[Scripted]:
+def faultless() -> Iterator[ScriptedChat]:
     yield from serve(perfect)
 
 
 @pytest.fixture
-def broken() -> Iterator[Scripted]:
+def broken() -> Iterator[ScriptedChat]:
     yield from serve(scrambled)
 
 
 @pytest.fixture
-def plain_server() -> Iterator[Scripted]:
+def plain_server() -> Iterator[ScriptedChat]:
     yield from serve(perfect, vision=False, context=5000, takes_format=False)
 
 
-def url(server: Scripted) -> str:
-    return f"http://127.0.0.1:{server.server_port}"
-
-
-def verify(server: Scripted, *more: str, key: str = "") -> tuple[int, str]:
+def verify(server: ScriptedChat, *more: str, key: str = "") -> tuple[int, str]:
     out = io.StringIO()
-    status = quality.run(list(more), Ui({}, out=out, err=out), url(server), key)
+    status = quality.run(list(more), Ui({}, out=out, err=out), server.url, key)
     return status, out.getvalue()
 
 
-def test_a_faultless_server_passes_every_check(faultless: Scripted, tmp_path: Path) -> None:
+def test_a_faultless_server_passes_every_check(faultless: ScriptedChat, tmp_path: Path) -> None:
     status, text = verify(faultless, "--json", str(tmp_path / "quality.json"))
     assert status == 0
     assert "quality: 12 passed, 0 failed, 0 skipped" in text
@@ -131,7 +88,7 @@ def test_a_faultless_server_passes_every_check(faultless: Scripted, tmp_path: Pa
     assert [(c["right"], c["asked"]) for c in written["checks"][:4]] == [(20, 20), (20, 20), (40, 40), (20, 20)]
 
 
-def test_a_scrambled_server_fails_with_exit_status_1_and_names_every_check(broken: Scripted) -> None:
+def test_a_scrambled_server_fails_with_exit_status_1_and_names_every_check(broken: ScriptedChat) -> None:
     status, text = verify(broken)
     assert status == 1
     assert text.count("FAIL") == 11  # thinking off leaks nothing even from a scrambled model
@@ -139,7 +96,7 @@ def test_a_scrambled_server_fails_with_exit_status_1_and_names_every_check(broke
     assert "needed exactly" in text
 
 
-def test_what_a_server_does_not_offer_is_skipped_and_said(plain_server: Scripted) -> None:
+def test_what_a_server_does_not_offer_is_skipped_and_said(plain_server: ScriptedChat) -> None:
     status, text = verify(plain_server)
     assert status == 0
     assert "images                            -        -         -  skipped: the server does not say that it takes images" in text
@@ -148,12 +105,12 @@ def test_what_a_server_does_not_offer_is_skipped_and_said(plain_server: Scripted
     assert not any(isinstance(m["content"], list) for body in plain_server.bodies for m in body["messages"])
 
 
-def test_needle_lengths_beyond_the_window_are_left_out(plain_server: Scripted) -> None:
+def test_needle_lengths_beyond_the_window_are_left_out(plain_server: ScriptedChat) -> None:
     _, text = verify(plain_server, "--only", "needles")
     assert "2/2" in text
 
 
-def test_requests_are_greedy_and_switch_thinking_off_except_where_effort_is_asked(faultless: Scripted) -> None:
+def test_requests_are_greedy_and_switch_thinking_off_except_where_effort_is_asked(faultless: ScriptedChat) -> None:
     verify(faultless, "--only", "exact_word,efforts")
     assert all(body["temperature"] == 0 for body in faultless.bodies)
     thinking = [body["chat_template_kwargs"]["enable_thinking"] for body in faultless.bodies]
@@ -184,11 +141,11 @@ def test_bursts_are_sent_three_at_a_time() -> None:
         assert "90/90" in text
 
 
-def test_the_own_key_goes_to_the_own_server_only(faultless: Scripted) -> None:
+def test_the_own_key_goes_to_the_own_server_only(faultless: ScriptedChat) -> None:
     verify(faultless, "--only", "exact_word", key="mine")
     assert faultless.keys == {"Bearer mine"}
     faultless.keys.clear()
-    verify(faultless, "--only", "exact_word", "--base-url", url(faultless) + "/v1", key="mine")
+    verify(faultless, "--only", "exact_word", "--base-url", faultless.url + "/v1", key="mine")
     assert faultless.keys == {None}
 
 
@@ -205,7 +162,7 @@ def test_a_server_that_does_not_answer_is_a_coded_failure() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--only", "vibes"], ["--needle-tokens", "many"], ["--unknown"]])
-def test_wrong_arguments_are_refused_before_anything_is_asked(faultless: Scripted, arguments: list[str]) -> None:
+def test_wrong_arguments_are_refused_before_anything_is_asked(faultless: ScriptedChat, arguments: list[str]) -> None:
     with pytest.raises(Failure) as caught:
         verify(faultless, *arguments)
     assert caught.value.code == "E_CONFIG"

@@ -90,7 +90,7 @@ def _reply(data: Mapping[str, Any]) -> Reply:
     choice = data["choices"][0]
     message = choice["message"]
     calls = tuple((call["function"]["name"], _arguments(call["function"]["arguments"])) for call in message.get("tool_calls") or ())
-    usage = data.get("usage") or {}
+    usage, figures = data.get("usage") or {}, data.get("lockstep") or {}
     return Reply(
         message.get("content") or "",
         message.get("reasoning_content") or message.get("reasoning") or "",
@@ -98,6 +98,9 @@ def _reply(data: Mapping[str, Any]) -> Reply:
         str(choice.get("finish_reason")),
         usage.get("prompt_tokens") or 0,
         usage.get("completion_tokens") or 0,
+        (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0,
+        figures.get("drafted_tokens") or 0,
+        str(figures.get("token_sha") or ""),
     )
 
 
@@ -106,6 +109,11 @@ def _arguments(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+def health_of(server: Server) -> dict[str, Any]:
+    """What the server says of itself; empty where it says nothing."""
+    return _call(server, "/health", None, PROBE_S).data()
 
 
 def _call(server: Server, path: str, body: Mapping[str, Any] | None, timeout_s: float) -> http.Answer:

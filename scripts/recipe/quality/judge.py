@@ -13,7 +13,10 @@ SHOWN_CHARACTERS = 120
 
 @dataclass(frozen=True)
 class Reply:
-    """What a server said. `calls` holds (name, arguments); arguments that were no JSON object stand as they came, as text."""
+    """What a server said. `calls` holds (name, arguments); arguments that were no JSON object stand as they came, as text.
+
+    `token_sha` is the hash of the reply's token ids, empty from servers without that extension.
+    """
 
     content: str = ""
     reasoning: str = ""
@@ -21,6 +24,9 @@ class Reply:
     finish: str = ""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int = 0
+    drafted_tokens: int = 0
+    token_sha: str = ""
     error: str = field(default="")
 
 

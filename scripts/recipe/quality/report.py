@@ -27,18 +27,19 @@ def row(result: Result) -> list[str]:
     return lines
 
 
-def verdict(results: Sequence[Result]) -> str:
+def verdict(suite: str, results: Sequence[Result]) -> str:
     """The closing sentence."""
     failed = [result.title for result in results if not result.is_passed]
     passed = sum(result.is_passed and not result.skipped for result in results)
     skipped = sum(bool(result.skipped) for result in results)
     counts = f"{passed} passed, {len(failed)} failed, {skipped} skipped"
-    return f"quality: {counts}" + (f"; failed: {', '.join(failed)}" if failed else "")
+    return f"{suite}: {counts}" + (f"; failed: {', '.join(failed)}" if failed else "")
 
 
-def document(server: Server, results: Sequence[Result]) -> dict[str, Any]:
+def document(server: Server, suite: str, results: Sequence[Result]) -> dict[str, Any]:
     """Everything as JSON values: server, verdict, and every wrong case with its reason. Holds no key."""
     return {
+        "suite": suite,
         "server": {"host": server.host, "port": server.port, "model": server.model, "context": server.context, "vision": server.has_vision},
         "passed": is_passed(results),
         "checks": [{**asdict(result), "passed": result.is_passed} for result in results],

@@ -24,10 +24,10 @@ REPLY_ROOM_TOKENS = 400
 
 @dataclass(frozen=True)
 class Options:
-    """`only` names checks, empty means all. Needle lengths that do not fit the server's context are left out."""
+    """`only` names checks, empty means all. `lengths` of prompts; those that do not fit the server's context are left out."""
 
     only: tuple[str, ...] = ()
-    needle_tokens: tuple[int, ...] = NEEDLE_TOKENS
+    lengths: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,28 +64,31 @@ def bundled(name: str) -> Any:
     return json.loads(files("recipe").joinpath("fixtures", "quality", f"{name}.json").read_text(encoding="utf-8"))
 
 
-def _request(case: Case) -> dict[str, Any]:
+def request_of(case: Case) -> dict[str, Any]:
+    """What of a case is sent."""
     return {key: case[key] for key in ("messages", "max_tokens", "tools", "response_format") if key in case}
 
 
-def _verdict(check: Check, reasons: Sequence[tuple[str, str]], notes: Sequence[str] = ()) -> Result:
+def verdict(check: Check, reasons: Sequence[tuple[str, str]], notes: Sequence[str] = ()) -> Result:
+    """From case ids and what was wrong with each, nothing where it was right."""
     wrong = tuple((identity, reason) for identity, reason in reasons if reason)
     needed = round(check.share * len(reasons))
     return Result(check.name, check.title, len(reasons) - len(wrong), len(reasons), needed, wrong=wrong, notes=tuple(notes))
 
 
-def _skip(check: Check, why: str) -> Result:
+def skip(check: Check, why: str) -> Result:
+    """Nothing was asked."""
     return Result(check.name, check.title, 0, 0, 0, skipped=why)
 
 
 def plain(server: Server, check: Check, options: Options) -> Result:
     """Each case once, thinking off."""
-    return _verdict(check, [(case["id"], judge(case["expect"], ask(server, _request(case)))) for case in bundled(check.name)])
+    return verdict(check, [(case["id"], judge(case["expect"], ask(server, request_of(case)))) for case in bundled(check.name)])
 
 
 def pictured(server: Server, check: Check, options: Options) -> Result:
     if not server.has_vision:
-        return _skip(check, "the server does not say that it takes images")
+        return skip(check, "the server does not say that it takes images")
     return plain(server, check, options)
 
 
@@ -96,11 +99,11 @@ def formatted(server: Server, check: Check, options: Options) -> Result:
         schema = _schema(case["expect"]["value"])
         strict = {"type": "json_schema", "json_schema": {"name": "record", "schema": schema, "strict": True}}
         form = strict if number % 2 else {"type": "json_object"}
-        reply = ask(server, {**_request(case), "response_format": form})
+        reply = ask(server, {**request_of(case), "response_format": form})
         if not reasons and reply.error.startswith(("status 400", "status 501")) and "response_format" in reply.error:
-            return _skip(check, "the server does not take response_format")
+            return skip(check, "the server does not take response_format")
         reasons.append((case["id"], judge(case["expect"], reply)))
-    return _verdict(check, reasons)
+    return verdict(check, reasons)
 
 
 def _schema(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,17 +122,18 @@ def _schema(record: Mapping[str, Any]) -> dict[str, Any]:
 def needles(server: Server, check: Check, options: Options) -> Result:
     """Three codes asked for at each length; a length is right only if all three are found."""
     parts = bundled("needles")
-    lengths = [n for n in options.needle_tokens if not server.context or n + REPLY_ROOM_TOKENS <= server.context]
+    wanted = options.lengths or NEEDLE_TOKENS
+    lengths = [n for n in wanted if not server.context or n + REPLY_ROOM_TOKENS <= server.context]
     if not lengths:
-        return _skip(check, f"no needle length of {options.needle_tokens} fits the server's {server.context} tokens")
+        return skip(check, f"no needle length of {wanted} fits the server's {server.context} tokens")
     reasons, notes = [], []
     for tokens in lengths:
         case = haystack.build(parts, tokens)
-        reply = ask(server, _request(case))
+        reply = ask(server, request_of(case))
         found = sum(text in reply.content for text in case["expect"]["texts"])
         notes.append(f"{reply.prompt_tokens or tokens} tokens: {found}/3")
         reasons.append((case["id"], judge(case["expect"], reply)))
-    return _verdict(check, reasons, notes)
+    return verdict(check, reasons, notes)
 
 
 def efforts(server: Server, check: Check, options: Options) -> Result:
@@ -138,23 +142,23 @@ def efforts(server: Server, check: Check, options: Options) -> Result:
     length = dict.fromkeys(EFFORTS, 0)
     for case in bundled("efforts"):
         for effort in EFFORTS:
-            reply = ask(server, _request(case), {"reasoning_effort": effort, "chat_template_kwargs": {"enable_thinking": True}})
+            reply = ask(server, request_of(case), {"reasoning_effort": effort, "chat_template_kwargs": {"enable_thinking": True}})
             length[effort] += len(reply.reasoning)
             reasons.append((f"{case['id']}-{effort}", judge(case["expect"], reply)))
     grows = 0 < length["low"] < length["high"] < length["max"]
     said = ", ".join(f"{effort} {characters}" for effort, characters in length.items())
     reasons.append(("efforts-order", "" if grows else f"found reasoning characters {said}, needed low < high < max"))
-    return _verdict(check, reasons, [f"reasoning characters: {said}"])
+    return verdict(check, reasons, [f"reasoning characters: {said}"])
 
 
 def thinking_off(server: Server, check: Check, options: Options) -> Result:
     """With thinking switched off no reasoning comes back, and none of its tags in the answer."""
     reasons = []
     for case in bundled("exact_word")[:4]:
-        reply = ask(server, _request(case), OFF)
+        reply = ask(server, request_of(case), OFF)
         leaked = reply.reasoning or (reply.content if "think>" in reply.content else "")
         reasons.append((case["id"], reply.error or (f"found reasoning {leaked[:80]!r}, needed none" if leaked else "")))
-    return _verdict(check, reasons)
+    return verdict(check, reasons)
 
 
 def bursts(server: Server, check: Check, options: Options) -> Result:
@@ -164,9 +168,9 @@ def bursts(server: Server, check: Check, options: Options) -> Result:
     with ThreadPoolExecutor(BURST) as pool:
         for start in range(0, len(cases), BURST):
             burst = cases[start : start + BURST]
-            replies: list[Reply] = list(pool.map(lambda case: ask(server, _request(case)), burst))
+            replies: list[Reply] = list(pool.map(lambda case: ask(server, request_of(case)), burst))
             reasons += [(case["id"], judge(case["expect"], reply)) for case, reply in zip(burst, replies, strict=True)]
-    return _verdict(check, reasons)
+    return verdict(check, reasons)
 
 
 CHECKS = (
@@ -185,18 +189,18 @@ CHECKS = (
 )
 
 
-def chosen(options: Options) -> tuple[Check, ...]:
-    """The checks to run. Raises Failure E_CONFIG for a name that is no check."""
-    known = {check.name: check for check in CHECKS}
+def chosen(checks: Sequence[Check], options: Options) -> Sequence[Check]:
+    """Those of `checks` to run. Raises Failure E_CONFIG for a name that is none of them."""
+    known = {check.name: check for check in checks}
     unknown = [name for name in options.only if name not in known]
     if unknown:
         raise Failure("E_CONFIG", found=f"--only {','.join(unknown)}", needed=f"names of {', '.join(known)}")
-    return tuple(known[name] for name in options.only) or CHECKS
+    return tuple(known[name] for name in options.only) or checks
 
 
-def run(server: Server, options: Options) -> Iterator[Result]:
+def run(server: Server, checks: Sequence[Check], options: Options) -> Iterator[Result]:
     """One result a check, in order, as each ends."""
-    for check in chosen(options):
+    for check in checks:
         began = time.monotonic()
         result = check.run(server, check, options)
         yield Result(**{**_fields(result), "seconds": round(time.monotonic() - began, 1)})

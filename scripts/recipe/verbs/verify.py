@@ -11,10 +11,11 @@ from recipe.verbs import quality
 
 
 def verify(job: Job, words: Sequence[str]) -> int:
-    """`verify quality [OPTIONS]`. Exit status 0 if everything that was checked passed, 1 if not."""
-    if not words or words[0] != "quality":
-        raise Failure("E_CONFIG", found=f"verify {' '.join(words)}".strip(), needed="verify quality; add --help for its options")
+    """`verify SUITE [OPTIONS]`. Exit status 0 if everything that was checked passed, 1 if not."""
+    if not words or words[0] not in quality.SUITES:
+        needed = f"verify and one of {', '.join(quality.SUITES)}; add --help for its options"
+        raise Failure("E_CONFIG", found=f"verify {' '.join(words)}".strip(), needed=needed)
     record = server.find(job.places)
     if record is None:
-        return quality.run(words[1:], job.ui)
-    return quality.run(words[1:], job.ui, record.launch.url, record.launch.key())
+        return quality.run(words[1:], job.ui, name=words[0])
+    return quality.run(words[1:], job.ui, record.launch.url, record.launch.key(), words[0])
