@@ -116,6 +116,12 @@ _ALL = (
         "the server's answer to the smoke test is not acceptable",
         "read smoke.json and the log named, then ./start.sh restart",
     ),
+    Code(
+        "E_COLLAPSED",
+        "smoke",
+        "an answer to the smoke test is the same characters over and over: the model's numbers have gone wrong",
+        "read smoke.json, then try DENSE=bf16 KV=bf16; if that collapses too, suspect the weights or a GPU",
+    ),
     Code("E_STOP", "stop", "the server could not be stopped", "end the process or container named by hand, then ./stop.sh again"),
     Code(
         "E_LOG",

@@ -4,61 +4,71 @@ from typing import Any
 
 import pytest
 
-from recipe.probes import is_collapsed, judge_tokens, judge_word, probes
+from recipe.probes import PICTURE_PROBE, PROBES, collapse
+from recipe.quality.judge import Reply
 from recipe.server import judge
 
-
-def reply(text: str | None, *, tokens: int = 3, reason: str = "stop") -> dict[str, Any]:
-    return {"choices": [{"message": {"content": text}, "finish_reason": reason}], "usage": {"completion_tokens": tokens}}
-
-
-@pytest.mark.parametrize("text", ["ready", " Ready.", '"ready"'])
-def test_the_word_asked_for_is_accepted(text: str) -> None:
-    assert judge_word(reply(text)) == ""
+BY_NAME = {probe.name: probe for probe in (*PROBES, PICTURE_PROBE)}
+PARIS = (("get_weather", {"city": "Paris"}),)
 
 
 @pytest.mark.parametrize(
-    ("answer", "complaint"),
+    ("probe", "reply"),
     [
-        (reply(""), "blank"),
-        (reply(None), "blank"),
-        (reply("!!!!!!!!!"), "over and over"),
-        (reply("not ready"), "not 'ready'"),
-        ({}, "blank"),
-        ({"choices": [None]}, "blank"),
+        ("exact word", Reply("ready")),
+        ("exact word", Reply(" Ready.")),
+        ("exact word", Reply('"ready"')),
+        ("JSON object", Reply('{"status":"ready"}')),
+        ("JSON object", Reply('```json\n{"status": "ready"}\n```')),
+        ("tool call", Reply(calls=PARIS)),
+        ("tool call", Reply("I will look it up.", calls=PARIS)),
+        ("picture", Reply("Red.")),
     ],
 )
-def test_any_other_answer_is_refused_with_its_reason(answer: dict[str, Any], complaint: str) -> None:
-    assert complaint in judge_word(answer)
+def test_a_right_answer_is_accepted_in_every_usual_form(probe: str, reply: Reply) -> None:
+    assert BY_NAME[probe].judge(reply) == ""
+    assert collapse(reply) == ""
 
 
 @pytest.mark.parametrize(
-    ("answer", "complaint"),
+    ("probe", "reply", "complaint"),
     [
-        (reply("x"), ""),
-        (reply("", reason="length"), ""),
-        (reply("x", tokens=0), "no token"),
-        (reply("x", reason="error"), "finish_reason"),
-        ({"usage": {"completion_tokens": 2}}, "no choice"),
-        ({}, "no token"),
-        ({"usage": None}, "no token"),
+        ("exact word", Reply(), "blank"),
+        ("exact word", Reply("not ready"), "not 'ready'"),
+        ("JSON object", Reply("ready"), "needed JSON"),
+        ("JSON object", Reply('{"status": "ready", "more": 1}'), 'needed \'{"status": "ready"}\''),
+        ("tool call", Reply("Paris"), "no call but 'Paris'"),
+        ("tool call", Reply(calls=(("get_weather", '{"city":'),)), "needed get_weather"),
+        ("tool call", Reply(calls=PARIS * 2), "1 calls too many"),
+        ("picture", Reply("red or blue"), "blue"),
+        ("picture", Reply(), "needed red"),
     ],
 )
-def test_random_weights_have_to_generate_something(answer: dict[str, Any], complaint: str) -> None:
-    told = judge_tokens(answer)
-    assert complaint in told
-    assert bool(told) == bool(complaint)
+def test_any_other_answer_is_refused_with_its_reason(probe: str, reply: Reply, complaint: str) -> None:
+    assert complaint in BY_NAME[probe].judge(reply)
 
 
-def test_one_character_over_and_over_is_a_collapse_and_a_short_word_is_not() -> None:
-    assert is_collapsed("aaaa a\naa")
-    assert not is_collapsed("aaa")
-    assert not is_collapsed("ababab")
-    assert not is_collapsed("")
+@pytest.mark.parametrize(
+    ("reply", "unit"),
+    [
+        (Reply("aaaa a\naa"), "a"),
+        (Reply("Sure: " + "the " * 40), "the"),
+        (Reply(reasoning="\u2603" * 9), "\u2603"),
+        (Reply(calls=(("get_weather", {"city": "no " * 40}),), content="x"), "no"),
+        (Reply(calls=(("get_weather", '{"city": ' + "ab" * 40),)), "ab"),
+        (Reply("aaa"), ""),
+        (Reply("ababab"), ""),
+        (Reply("1, 2, 3, 4, 5, 6, 7, 8, 9, 10"), ""),
+        (Reply(), ""),
+    ],
+)
+def test_the_same_characters_over_and_over_are_a_collapse_and_a_short_word_is_not(reply: Reply, unit: str) -> None:
+    assert collapse(reply) == unit
 
 
-def test_the_published_checkpoint_is_asked_for_the_exact_word() -> None:
-    assert [probe.judge for probe in probes("two-gpu")] == [judge_word]
+def test_every_question_is_greedy_and_without_thinking() -> None:
+    for probe in BY_NAME.values():
+        assert (probe.body["temperature"], probe.body["chat_template_kwargs"]) == (0, {"enable_thinking": False})
 
 
 @pytest.mark.parametrize(

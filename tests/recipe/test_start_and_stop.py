@@ -32,7 +32,7 @@ def test_a_start_announces_six_steps_and_ends_live(box: Box) -> None:
     assert f"http://127.0.0.1:{box.port}/v1" in done.stdout
     assert box.is_listening()
     smoke = json.loads((box.root / "logs/current/smoke.json").read_text())
-    assert smoke["tokens"]["status"] == 200
+    assert {name: kept["status"] for name, kept in smoke.items()} == {"exact word": 200, "JSON object": 200, "tool call": 200}
 
 
 def test_stop_leaves_no_process_no_port_and_one_private_archive(box: Box) -> None:
@@ -118,12 +118,39 @@ def test_a_server_that_is_not_ready_in_time_is_ended(box: Box) -> None:
     assert not box.is_listening()
 
 
-def test_a_reply_without_tokens_fails_the_smoke_test(box: Box) -> None:
-    box.set_engine("mute", tokens=0, answer="")
-    done = box.run()
+BAD_REPLIES = [
+    ("word", {"content": ""}, "E_SMOKE", "exact word: the answer is blank"),
+    ("word", {"content": "not ready"}, "E_SMOKE", "exact word: the answer is 'not ready', not 'ready'"),
+    ("word", {"content": "!" * 32}, "E_COLLAPSED", "exact word: the answer says '!' over and over"),
+    ("json", {"content": "status: ready"}, "E_SMOKE", "JSON object: found 'status: ready', needed JSON"),
+    ("json", {"content": '{"status": "red"}'}, "E_SMOKE", "JSON object: found"),
+    ("json", {"content": '{"status": ' + " the" * 20}, "E_COLLAPSED", "JSON object: the answer says 'the' over and over"),
+    ("tool", {"content": "It is sunny."}, "E_SMOKE", "tool call: found no call but 'It is sunny.', needed get_weather"),
+    ("tool", {"tool_calls": [{"function": {"name": "get_weather", "arguments": "{}"}}]}, "E_SMOKE", "tool call: found get_weather({})"),
+    ("tool", {"content": None, "tool_calls": 5}, "E_SMOKE", "tool call: no chat completion"),
+    ("picture", {"content": "blue"}, "E_SMOKE", "picture: found 'blue', needed red"),
+]
+
+
+@pytest.mark.parametrize(("kind", "message", "code", "found"), BAD_REPLIES)
+def test_each_kind_of_bad_reply_fails_the_start_with_its_code(box: Box, kind: str, message: dict, code: str, found: str) -> None:
+    box.set_engine("bad", says={kind: message}, vision=True)
+    done = box.run(VISION="1")
     assert done.returncode == 15
-    assert "no token was generated" in done.stderr
+    assert f"[{code}]" in done.stderr
+    assert found in done.stderr
     assert not box.is_listening()
+
+
+def test_a_picture_is_asked_about_where_it_is_wanted_and_the_server_takes_it(box: Box) -> None:
+    box.set_engine("seeing", vision=True)
+    box.run(VISION="0")
+    assert "picture" not in json.loads((box.root / "logs/current/smoke.json").read_text())
+    assert "no picture was asked" not in box.run("restart", VISION="1").stdout
+    assert json.loads((box.root / "logs/current/smoke.json").read_text())["picture"]["status"] == 200
+    box.stop()
+    box.set_engine("blind")
+    assert "no picture was asked about" in box.run(VISION="1").stdout
 
 
 def test_a_killed_server_is_named_by_status_and_recovered_by_start(box: Box) -> None:

@@ -120,11 +120,11 @@ def test_the_container_gets_both_gpus_the_weights_to_read_and_a_place_for_kernel
     assert {"TRITON_CACHE_DIR=/kernels/TRITON_CACHE_DIR", "HF_HUB_OFFLINE=1"} <= set(told["Env"])
 
 
-def test_a_blank_answer_of_the_big_model_fails_the_smoke_test(host: GpuHost) -> None:
-    host.plan(answer="!!!!!!!!!!!!")
+def test_a_collapsed_answer_of_the_big_model_fails_the_smoke_test(host: GpuHost) -> None:
+    host.plan(says={"word": {"content": "!" * 12}})
     done = host.box.run(**host.settings)
     assert done.returncode == 15
-    assert "over and over" in done.stderr
+    assert "[E_COLLAPSED]" in done.stderr
     assert len(host.box.archives()) == 1
 
 

@@ -62,11 +62,11 @@ def probe(server: Server) -> Server:
         server.key,
         model=str(models[0].get("id", "")),
         context=context if isinstance(context, int) else 0,
-        has_vision=_says_vision(models[0]) or _says_vision(health),
+        has_vision=says_vision(models[0]) or says_vision(health),
     )
 
 
-def _says_vision(told: Mapping[str, Any]) -> bool:
+def says_vision(told: Mapping[str, Any]) -> bool:
     """`vision: true`, `vision: {"enabled": true}`, or an input modality `image`."""
     vision = told.get("vision")
     if isinstance(vision, dict):
@@ -77,7 +77,11 @@ def _says_vision(told: Mapping[str, Any]) -> bool:
 def ask(server: Server, request: Mapping[str, Any], more: Mapping[str, Any] = OFF) -> Reply:
     """One greedy chat completion; what goes wrong stands in `error`. `more` adds fields; by default it switches thinking off."""
     body = {"model": server.model, "temperature": 0, "stream": False, **request, **more}
-    answer = _call(server, "/v1/chat/completions", body, ASK_S)
+    return read_reply(_call(server, "/v1/chat/completions", body, ASK_S))
+
+
+def read_reply(answer: http.Answer) -> Reply:
+    """What a chat completion says; where the answer is none, that stands in `error`."""
     if answer.status != 200:
         return Reply(error=f"status {answer.status}: {' '.join(answer.body.split())[:200]}")
     try:

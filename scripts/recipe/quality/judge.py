@@ -41,13 +41,14 @@ def judge(expect: Mapping[str, Any], reply: Reply) -> str:
     return rule(expect, reply)
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """One quoted line of at most SHOWN_CHARACTERS."""
     flat = " ".join(text.split())
     return repr(flat if len(flat) <= SHOWN_CHARACTERS else flat[:SHOWN_CHARACTERS] + "...")
 
 
 def _exact(expect: Mapping[str, Any], reply: Reply) -> str:
-    return "" if reply.content.strip() == expect["value"] else f"found {_short(reply.content)}, needed exactly {_short(expect['value'])}"
+    return "" if reply.content.strip() == expect["value"] else f"found {short(reply.content)}, needed exactly {short(expect['value'])}"
 
 
 def _integers(expect: Mapping[str, Any], reply: Reply) -> str:
@@ -80,7 +81,7 @@ def _calls(expect: Mapping[str, Any], reply: Reply) -> str:
     for name, arguments in wanted:
         match = next((call for call in left if call[0] == name and _equal(call[1], arguments)), None)
         if match is None:
-            said = "; ".join(f"{n}({json.dumps(a, ensure_ascii=False)})" for n, a in reply.calls) or f"no call but {_short(reply.content)}"
+            said = "; ".join(f"{n}({json.dumps(a, ensure_ascii=False)})" for n, a in reply.calls) or f"no call but {short(reply.content)}"
             return f"found {said}, needed {name}({json.dumps(arguments, ensure_ascii=False)})"
         left.remove(match)
     return f"found {len(left)} calls too many" if left else ""
@@ -91,7 +92,7 @@ def _any_call(expect: Mapping[str, Any], reply: Reply) -> str:
     for name, arguments in reply.calls:
         if name == expect["name"] and isinstance(arguments, dict) and str(arguments.get(key, "")).strip():
             return ""
-    said = f"calls {[name for name, _ in reply.calls]}" if reply.calls else f"no call but {_short(reply.content)}"
+    said = f"calls {[name for name, _ in reply.calls]}" if reply.calls else f"no call but {short(reply.content)}"
     return f"found {said}, needed a call of {expect['name']} with a {key}"
 
 
@@ -101,22 +102,22 @@ def _json(expect: Mapping[str, Any], reply: Reply) -> str:
     try:
         found = json.loads(text)
     except ValueError:
-        return f"found {_short(reply.content)}, needed JSON"
+        return f"found {short(reply.content)}, needed JSON"
     wanted = expect["value"]
-    return "" if _equal(found, wanted) else f"found {_short(text)}, needed {_short(json.dumps(wanted, ensure_ascii=False))}"
+    return "" if _equal(found, wanted) else f"found {short(text)}, needed {short(json.dumps(wanted, ensure_ascii=False))}"
 
 
 def _contains(expect: Mapping[str, Any], reply: Reply) -> str:
     missing = [text for text in expect["texts"] if text not in reply.content]
-    return f"found {_short(reply.content)}, needed also {', '.join(missing)}" if missing else ""
+    return f"found {short(reply.content)}, needed also {', '.join(missing)}" if missing else ""
 
 
 def _word(expect: Mapping[str, Any], reply: Reply) -> str:
     said = set(re.findall(r"\w+", reply.content.lower()))
     if not said & set(expect["words"]):
-        return f"found {_short(reply.content)}, needed {' or '.join(expect['words'])}"
+        return f"found {short(reply.content)}, needed {' or '.join(expect['words'])}"
     wrong = sorted(said & set(expect.get("wrong", ())))
-    return f"found also {', '.join(wrong)} in {_short(reply.content)}, needed {expect['words'][0]} alone" if wrong else ""
+    return f"found also {', '.join(wrong)} in {short(reply.content)}, needed {expect['words'][0]} alone" if wrong else ""
 
 
 def _stop(expect: Mapping[str, Any], reply: Reply) -> str:

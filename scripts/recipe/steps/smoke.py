@@ -11,7 +11,8 @@ from recipe.adapters import http
 from recipe.failure import Failure
 from recipe.job import Job
 from recipe.plan import Action, Task, run_actions
-from recipe.probes import Probe, probes
+from recipe.probes import PICTURE_PROBE, PROBES, Probe, collapse
+from recipe.quality.client import read_reply, says_vision
 from recipe.record import Launch, Record
 
 POLL_S = 0.2
@@ -34,10 +35,10 @@ class SmokeStep:
 
     def actions(self) -> Sequence[Action]:
         wait_s, url = self._job.config.number("WAIT_TIMEOUT"), self._launch.url
-        asked = [
-            Task(f"POST {url}/v1/chat/completions: {probe.name}; at most {self._job.config.number('SMOKE_TIMEOUT')} s", self._asker(probe))
-            for probe in self._probes()
-        ]
+        limit, post = f"at most {self._job.config.number('SMOKE_TIMEOUT')} s", f"POST {url}/v1/chat/completions:"
+        asked = [Task(f"{post} {probe.name}; {limit}", self._asker(probe)) for probe in PROBES]
+        if self._launch.settings.get("VISION") == "1":
+            asked.append(Task(f"{post} {PICTURE_PROBE.name}, if the server says that it takes pictures; {limit}", self._ask_picture))
         return (
             Task(f"GET {url}/health/ready until it says 200; at most {wait_s} s, as long as the server lives", self._wait),
             *asked,
@@ -46,9 +47,6 @@ class SmokeStep:
 
     def run(self) -> None:
         run_actions(self)
-
-    def _probes(self) -> tuple[Probe, ...]:
-        return probes(self._launch.settings.get("PROFILE", ""))
 
     def _wait(self) -> None:
         record, ui = self._record(), self._job.ui
@@ -75,22 +73,25 @@ class SmokeStep:
     def _asker(self, probe: Probe) -> Callable[[], None]:
         return lambda: self._ask(probe)
 
+    def _ask_picture(self) -> None:
+        if says_vision(((self._call("/v1/models", None).data().get("data")) or [{}])[0]):
+            self._ask(PICTURE_PROBE)
+        else:
+            self._job.ui.line("  no picture was asked about: the server does not say that it takes any")
+
+    def _call(self, path: str, body: dict[str, Any] | None) -> http.Answer:
+        launch, limit_s = self._launch, self._job.config.number("SMOKE_TIMEOUT")
+        return http.call(launch.address, launch.port, path, body=body, key=launch.key(), timeout_s=limit_s)
+
     def _ask(self, probe: Probe) -> None:
-        launch, record = self._launch, self._record()
-        body: dict[str, Any] = {"model": launch.name, **probe.body}
-        answer = http.call(
-            launch.address,
-            launch.port,
-            "/v1/chat/completions",
-            body=body,
-            key=launch.key(),
-            timeout_s=self._job.config.number("SMOKE_TIMEOUT"),
-        )
-        self._keep(record, probe, body, answer)
-        if answer.status != 200:
-            said = answer.body.strip()[:300] or "nothing"
-            raise Failure("E_SMOKE", found=f"{probe.name}: status {answer.status}, {said}", needed="status 200")
-        complaint = probe.judge(answer.data())
+        body: dict[str, Any] = {"model": self._launch.name, **probe.body}
+        answer = self._call("/v1/chat/completions", body)
+        self._keep(self._record(), probe, body, answer)
+        reply = read_reply(answer)
+        unit = collapse(reply)
+        if unit:
+            raise Failure("E_COLLAPSED", found=f"{probe.name}: the answer says {unit!r} over and over", needed="an answer")
+        complaint = reply.error or probe.judge(reply)
         if complaint:
             raise Failure("E_SMOKE", found=f"{probe.name}: {complaint}", needed="an acceptable answer")
 
