@@ -24,6 +24,7 @@ from lockstep.cache import PAGE_TOKENS, StateSlots, TokenPool
 from lockstep.cache.spill import SpillFolder
 from lockstep.channel.child import ChildChannel
 from lockstep.config.model import ModelConfig
+from lockstep.config.processor import read_processor_config
 from lockstep.config.serving import ServingOptions
 from lockstep.config.share import Share
 from lockstep.core.errors import LockstepError
@@ -31,8 +32,10 @@ from lockstep.core.messages import Failed, Loading, Ready
 from lockstep.core.rank_messages import Begin, HashState, Joined, Leave, Run
 from lockstep.draft.loader import Surroundings, load_drafting
 from lockstep.layers.exchange import ALONE, Exchange
+from lockstep.layers.params import Params
 from lockstep.loop import EngineLoop
 from lockstep.model.glm import MAX_STEP_ROWS, GlmModel
+from lockstep.model.vision import VisionTower
 from lockstep.run.exchange import listen, meet, part_ways
 from lockstep.run.kept import KeptSizes
 from lockstep.run.measure import measure_steps
@@ -259,11 +262,21 @@ def load(options: ServingOptions, progress: Callable[[str, float], None], exchan
     vocabulary = _used_vocabulary(options, text.vocab_size)
     drafting = load_drafting(options, Surroundings(checkpoint, model, vocabulary, pool.pages, options.parallel))
     spill = SpillFolder(options.spill_dir, exchange.share.rank) if options.spill_dir else None
-    runner = Runner(model, pool, slots, vocabulary, drafting.drafter, spill)
+    runner = Runner(model, pool, slots, vocabulary, drafting.drafter, spill, _tower(options, checkpoint, model))
     if drafting.unknown_costs:
         measure_steps(model, drafting.unknown_costs)
     kept = _kept_limits(options, runner.kept_sizes)
     return Loaded(runner, drafting.max_drafts, checkpoint.config, _digest(options), kept)
+
+
+def _tower(options: ServingOptions, checkpoint: Checkpoint, model: GlmModel) -> VisionTower | None:
+    """The vision tower on rank 0, which has the only one."""
+    vision = checkpoint.config.vision
+    if vision is None or not options.vision or model.exchange.share.rank:
+        return None
+    params = Params(checkpoint, "model.visual.", torch.device(model.device), model.dtype)
+    with torch.inference_mode():
+        return VisionTower(params, vision, read_processor_config(options.model, vision).pixels)
 
 
 def _used_vocabulary(options: ServingOptions, rows: int) -> int:

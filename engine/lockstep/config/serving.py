@@ -29,6 +29,8 @@ class ServingOptions:
     Prompt states are kept in `kept_gib` of host memory, 0 for none, every `kept_grid` tokens of a prompt and at its marks. A namespace that
     owns more than `kept_share` of it loses states first. With `spill_dir` states that must go are written there, `spill_gib` at most.
 
+    `vision` takes pictures and clips, if the checkpoint has a tower.
+
     `dense` is a word of DENSE_FORMS, `kv` of KV_FORMS; bf16 means the type the device computes in. Each pair is a reference of its own.
     """
 
@@ -63,6 +65,7 @@ class ServingOptions:
     kept_share: float = 0.5
     spill_dir: Path | None = None
     spill_gib: float = 16.0
+    vision: bool = True
 
     def __post_init__(self) -> None:
         """Raise OptionError for a value out of range."""
@@ -108,8 +111,8 @@ class ServingOptions:
         for field in fields(self):
             value, flag = getattr(self, field.name), f"--{field.name.replace('_', '-')}"
             if isinstance(value, bool):
-                if field.name == "thinking":
-                    argv.append(flag if value else "--no-thinking")
+                if field.default is True or field.name == "thinking":
+                    argv.append(flag if value else f"--no-{field.name}")
                 elif value:
                     argv.append(flag)
             elif value is not None:
@@ -168,3 +171,4 @@ def add_serving_flags(parser: argparse.ArgumentParser) -> None:
     add("--spill-gib", type=float, default=defaults["spill_gib"], help="GiB of that folder, on each rank")
     add("--dense", default=defaults["dense"], help=f"form of large dense matrices: {', '.join(DENSE_FORMS)}; bf16: the device's own type")
     add("--kv", default=defaults["kv"], help=f"form of kept latents and index keys: {', '.join(KV_FORMS)}")
+    add("--vision", action=argparse.BooleanOptionalAction, default=defaults["vision"], help="take pictures and clips if the checkpoint can")

@@ -20,6 +20,8 @@ class FinishReason(StrEnum):
 
 
 PRIORITIES = range(-8, 9)
+# One step of priority lets every owner do so many tokens of work more, or fewer, before.
+PRIORITY_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,22 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class Picture:
+    """A still picture or a pair of frames of a clip, which stands for `tokens` placeholders of a prompt from position `start` on.
+
+    `pixels` are uint8 [frames, height, width, 3], `digest` the hex SHA-256 over sizes and pixels.
+    """
+
+    start: int
+    tokens: int
+    frames: int
+    height: int
+    width: int
+    digest: str
+    pixels: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class EngineRequest:
     """One tokenised request as the scheduler sees it. `prompt_ids` is never empty; `max_tokens` >= 1 counts generated tokens.
 
@@ -45,7 +63,8 @@ class EngineRequest:
     first is the end of system text and tools.
 
     `owner` is whose turn it is when requests wait: owners share the server evenly. `priority` is a value of PRIORITIES, lower goes first.
-    `deadline_s` seconds after its arrival a request ends, 0 for never.
+    `deadline_s` seconds after its arrival a request ends, 0 for never. Prompts are compared by `identity`, never by `prompt_ids`, which are
+    equal for different pictures.
     """
 
     id: str
@@ -61,6 +80,16 @@ class EngineRequest:
     owner: str = ""
     priority: int = 0
     deadline_s: float = 0.0
+    pictures: tuple[Picture, ...] = ()
+
+    @property
+    def identity(self) -> tuple[int, ...]:
+        """64-bit numbers, equal as far as two prompts are: ids, but at placeholders the digest of their picture, repeated."""
+        numbers = list(self.prompt_ids)
+        for picture in self.pictures:
+            words = [int(picture.digest[at : at + 16], 16) for at in range(0, 64, 16)]
+            numbers[picture.start : picture.start + picture.tokens] = (words * (picture.tokens // 4 + 1))[: picture.tokens]
+        return tuple(numbers)
 
 
 @dataclass(frozen=True, slots=True)

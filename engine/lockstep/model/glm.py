@@ -122,9 +122,12 @@ class GlmModel:
         self._stores = [next(stores) if kind is Attention.DSA else None for kind in self.config.attention_kinds]
 
     @torch.inference_mode()
-    def run_prompt(self, sequence: Sequence, ids: Items[int], taps: Items[int] = ()) -> RowOutput:
+    def run_prompt(
+        self, sequence: Sequence, ids: Items[int], taps: Items[int] = (), pictures: Items[tuple[int, Tensor]] = ()
+    ) -> RowOutput:
         """Run and commit prompt tokens behind `sequence`; returns the last row's hidden `[1, D]` and the taps of all n rows.
 
+        `pictures` are rows `[n, D]` that stand in for the embeddings of `ids` from some place on, of several pairs each its own.
         Raises ValueError if `sequence.length` is not a multiple of 64 (so only the last slice of a prompt may end off the grid), if
         `ids` is empty or if the pages do not cover it.
         """
@@ -133,13 +136,14 @@ class GlmModel:
                 f"prompt slice of {len(ids)} tokens at position {sequence.length}; "
                 f"needed: at least one token, at a multiple of {PROMPT_ROWS}"
             )
-        outputs = [self._prompt_tile(sequence, ids[at : at + PROMPT_ROWS], taps) for at in range(0, len(ids), PROMPT_ROWS)]
+        tiles = range(0, len(ids), PROMPT_ROWS)
+        outputs = [self._prompt_tile(sequence, ids[at : at + PROMPT_ROWS], taps, _within(pictures, at)) for at in tiles]
         return RowOutput(outputs[-1].hidden[-1:], torch.cat([output.taps for output in outputs], 1))
 
-    def _prompt_tile(self, sequence: Sequence, ids: Items[int], taps: Items[int]) -> RowOutput:
+    def _prompt_tile(self, sequence: Sequence, ids: Items[int], taps: Items[int], pictures: Items[tuple[int, Tensor]]) -> RowOutput:
         rows = self._planner.plan([sequence], [ids], (1,) * len(ids), PROMPT_ROWS)
         tile = PromptTile(self.slots, sequence.slot, rows.count, rows.padded)
-        output = self._forward(rows, tile, taps)
+        output = self._forward(rows, tile, taps, pictures)
         tile.commit()
         sequence.length += rows.count
         return output
@@ -189,8 +193,11 @@ class GlmModel:
         return state_hash(sequence, self.pool, self.slots)
 
     @np.errstate(over="ignore")
-    def _forward(self, rows: Rows, memory: RowMemory, taps: Items[int]) -> RowOutput:
-        streams = self.embedding(rows.ids).unsqueeze(1).repeat(1, self.config.hc_mult, 1)
+    def _forward(self, rows: Rows, memory: RowMemory, taps: Items[int], pictures: Items[tuple[int, Tensor]] = ()) -> RowOutput:
+        embedded = self.embedding(rows.ids)
+        for at, picture in pictures:
+            embedded[at : at + len(picture)] = picture
+        streams = embedded.unsqueeze(1).repeat(1, self.config.hc_mult, 1)
         kept = {}
         for index, (layer, store) in enumerate(zip(self.layers, self._stores, strict=True)):
             streams = layer(streams, rows, memory, store)
@@ -207,6 +214,12 @@ def rank_params(
     share = exchange.share
     source = weights if share.ranks == 1 else SplitWeights(weights, share, share.splits_experts(config))
     return Params(source, "", torch.device(device), dtype, exchange)
+
+
+def _within(pictures: Items[tuple[int, Tensor]], start: int) -> list[tuple[int, Tensor]]:
+    """The parts of `pictures` in the tile that begins at `start`, places counted from there."""
+    parts = ((max(at - start, 0), rows[max(start - at, 0) : start + PROMPT_ROWS - at]) for at, rows in pictures if at < start + PROMPT_ROWS)
+    return [(at, rows) for at, rows in parts if len(rows)]
 
 
 def _refuse_ragged(config: TextConfig, share: Share) -> None:

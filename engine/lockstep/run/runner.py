@@ -18,8 +18,10 @@ from lockstep.cache.spill import SpillFolder
 from lockstep.core.plan import Admission, PromptSlice, StepPlan, StepResult, StepWindow
 from lockstep.draft.stream import Ask, Drafter, Kept, Stream
 from lockstep.model.glm import GlmModel
+from lockstep.model.vision import VisionTower
 from lockstep.run.kept import KeptSizes, KeptStates, LastTile, last_tile
 from lockstep.run.memory import SavedStream, StreamMemory
+from lockstep.run.pictures import PictureRows
 from lockstep.run.sampler import RowRequest, SamplingError, choose
 
 
@@ -47,6 +49,7 @@ class Runner:
         vocabulary: int,
         drafter: Drafter | None = None,
         spill: SpillFolder | None = None,
+        tower: VisionTower | None = None,
     ) -> None:
         self._model, self._slots, self._vocabulary = model, slots, vocabulary
         self._drafter = drafter or Drafter()
@@ -54,6 +57,7 @@ class Runner:
         self._memory = StreamMemory(pool, slots, self._drafter)
         self._paused: dict[str, SavedStream] = {}
         self._kept = KeptStates(self._memory, model.exchange, spill)
+        self._pictures = PictureRows(tower, model)
         self._whole_prompts: dict[str, LastTile] = {}
         model.attach(pool, slots)
 
@@ -128,7 +132,8 @@ class Runner:
         """Run a slice, keep the state behind it if the plan says so, choose the first reply token behind the last one."""
         stream, start, end = self._live[piece.request_id], piece.start, piece.start + piece.count
         if piece.count:
-            output = self._model.run_prompt(stream.sequence, stream.request.prompt_ids[start:end], self._taps(stream))
+            pictures = self._pictures.within(stream.request, start, end)
+            output = self._model.run_prompt(stream.sequence, stream.request.prompt_ids[start:end], self._taps(stream), pictures)
             taps, logits = output.taps, torch.from_numpy(self._logits(output.hidden)[0]) if piece.last else None
         else:
             whole = self._whole_prompts.pop(piece.request_id)

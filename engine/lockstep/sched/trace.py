@@ -17,16 +17,16 @@ _DIGEST_BYTES = 16
 
 class Trace:
     """Digests of the prefixes of one prompt in its namespace. A prefix of `tokens` tokens is named by the digest of its whole tiles and
-    the ids behind them.
+    the ids behind them (`EngineRequest.identity`).
 
     Drafting is part of the namespace: a state made without a drafter lacks what a drafter remembers.
     """
 
     def __init__(self, request: EngineRequest) -> None:
-        self.ids, self.namespace = request.prompt_ids, f"{request.namespace}/{'draft' if request.draft else 'serial'}"
+        self.ids, self.namespace = request.identity, f"{request.namespace}/{'draft' if request.draft else 'serial'}"
         self.marks = tuple(mark // TILE * TILE for mark in request.marks if 0 < mark <= len(self.ids))
         digest = hashlib.blake2b(self.namespace.encode(), digest_size=_DIGEST_BYTES).digest()
-        chain, packed = [digest], memoryview(array("I", self.ids).tobytes())
+        chain, packed = [digest], memoryview(array("Q", self.ids).tobytes())
         width = len(packed) // len(self.ids) * TILE
         for at in range(0, len(self.ids) // TILE * width, width):
             digest = hashlib.blake2b(packed[at : at + width], digest_size=_DIGEST_BYTES, key=digest).digest()
