@@ -130,6 +130,8 @@ def test_an_mtp_layer_coded_with_the_trunk_drafts_and_changes_no_bit(
     house = House(GlmModel.load(coded_weights(checkpoint, dense, "cpu"), checkpoint.config, "cpu"), vocabulary, kv="fp8")
     around = Surroundings(checkpoint, house.model, vocabulary, house.pool.pages, house.slots.slots)
     drafting = load_drafting(ServingOptions(EMBEDDED, drafter="mtp", copy_tokens=0, dense=dense, kv="fp8"), around)
+    assert drafting.drafter.pool is not None
+    assert drafting.drafter.pool.latents.dtype == torch.uint8
     tally = Tally()
     drafted = house.serve([(0, one) for one in requests], drafting.drafter, drafting.max_drafts, (), tally)
     assert tally.accepted > 0

@@ -64,7 +64,8 @@ def load_drafting(options: ServingOptions, around: Surroundings) -> Drafting:
 def _mtp(options: ServingOptions, around: Surroundings, policy: Policy) -> Drafter:
     model, text = around.model, around.checkpoint.config.text
     weights = coded_weights(around.checkpoint, options.dense, model.device)
-    layer = MtpLayer.load(weights, text, model.embedding, around.pages, around.slots, model.device, model.dtype, model.exchange)
+    memory = (around.pages, around.slots, model.device, model.dtype, model.exchange, options.kv)
+    layer = MtpLayer.load(weights, text, model.embedding, *memory)
     return MtpDrafter(layer, text.num_hidden_layers, model.head, around.vocabulary, policy, options.draft_noise)
 
 

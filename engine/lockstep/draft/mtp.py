@@ -63,8 +63,8 @@ class MtpDrafter(Drafter):
 
     @property
     def stream_bytes(self) -> int:
-        pool = self._layer.pool
-        return self._layer.slots.slot_bytes + self._layer.hidden * pool.latents.element_size()
+        slots = self._layer.slots
+        return slots.slot_bytes + self._layer.hidden * slots.index_tail.element_size()
 
     def release(self, stream: Stream) -> None:
         del self._chains[stream.request.id]

@@ -32,9 +32,12 @@ Window = tuple[Sequence, Items[int], Tensor]
 
 
 class MtpLayer:
-    """One layer with memory for `slots` sequences, stored under the trunk's page numbers. The row at position t holds token t + 1."""
+    """One layer with memory for `slots` sequences, stored under the trunk's page numbers. The row at position t holds token t + 1.
 
-    def __init__(self, params: Params, config: TextConfig, embedding: Embedding, pages: int, slots: int) -> None:
+    `kv` is the form of its token pool, see `TokenPool`.
+    """
+
+    def __init__(self, params: Params, config: TextConfig, embedding: Embedding, pages: int, slots: int, kv: str = "bf16") -> None:
         hidden, eps = config.hidden_size, config.rms_norm_eps
         own = replace(config, num_hidden_layers=1, attention_kinds=(Attention.DSA,))
         self.embedding = embedding
@@ -47,7 +50,7 @@ class MtpLayer:
         self.mlp = SparseMlp(params.under("mlp"), config)
         self.norm = RmsNorm(params, "shared_head.norm", hidden, eps)
         self.hidden = hidden
-        self.pool = TokenPool(own, pages, params.device, params.dtype)
+        self.pool = TokenPool(own, pages, params.device, params.dtype, kv)
         self.slots = StateSlots(own, slots, params.device, params.dtype)
         self._planner = RowPlanner(own, self.pool)
         self._store = TokenStore(self.pool.latents[0], self.pool.pooled[0], 0)
@@ -63,13 +66,14 @@ class MtpLayer:
         device: torch.device | str,
         dtype: torch.dtype = torch.float32,
         exchange: Exchange = ALONE,
+        kv: str = "bf16",
     ) -> MtpLayer:
         """The layer of a checkpoint. Raises ValueError if the checkpoint has none."""
         if not config.mtp_layers:
             raise ValueError("num_nextn_predict_layers is 0, the checkpoint has no MTP layer; needed: 1, or another --drafter")
         with torch.inference_mode():
             params = rank_params(weights, config, device, dtype, exchange).under(f"{TRUNK}layers.{config.num_hidden_layers}")
-            return cls(params, config, embedding, pages, slots)
+            return cls(params, config, embedding, pages, slots, kv)
 
     @torch.inference_mode()
     def reset(self, slot: int) -> None:
