@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from lockstep.core.errors import CONTEXT_EXCEEDED, DRAINING, QUEUE_FULL, EngineRejected
 from lockstep.core.plan import StepPlan, StepResult
@@ -165,78 +162,6 @@ def test_a_row_that_cannot_be_sampled_ends_its_own_request_only():
     told = {event.request_id: (event.finish, event.error) for event in events}
     assert told == {"a": (None, None), "b": (FinishReason.FAILED, "no finite logit")}
     assert sched.running == 1
-
-
-class Traffic(RuleBasedStateMachine):
-    """Random arrivals, cancels and steps: nothing is lost, nothing ends twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sched = scheduler(pool_pages=12, max_queued=4)
-        self.submitted: set[str] = set()
-        self.ended: list[str] = []
-        self.tokens: dict[str, int] = {}
-        self.limits: dict[str, int] = {}
-        self.codes: set[str] = set()
-        self.owned: dict[str, tuple[int, ...]] = {}
-
-    def take(self, events: list[RoundEvent]) -> None:
-        for event in events:
-            self.tokens[event.request_id] = self.tokens.get(event.request_id, 0) + len(event.token_ids)
-            if event.finish:
-                self.ended.append(event.request_id)
-                if event.finish is FinishReason.LENGTH:
-                    assert self.tokens[event.request_id] == self.limits[event.request_id]
-
-    @rule(prompt=st.integers(1, 500), max_tokens=st.integers(1, 80))
-    def arrive(self, prompt: int, max_tokens: int) -> None:
-        name = f"r{len(self.submitted)}"
-        try:
-            self.sched.submit(request(name, prompt, max_tokens))
-        except EngineRejected as error:
-            self.codes.add(error.code)
-            return
-        self.submitted.add(name)
-        self.limits[name] = max_tokens
-
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        if self.submitted:
-            name = data.draw(st.sampled_from(sorted(self.submitted)))
-            event = self.sched.cancel(name)
-            assert (event is None) == (name in self.ended)
-            self.take([event] if event else [])
-
-    @rule(token=st.sampled_from([1, STOP]))
-    def step(self, token: int) -> None:
-        plan = self.sched.plan()
-        for name in plan.releases:
-            del self.owned[name]
-        self.owned |= {one.request.id: one.pages for one in plan.admissions}
-        self.take(self.sched.update(plan, tokens_for(plan, token)))
-
-    @invariant()
-    def no_page_has_two_owners(self) -> None:
-        pages = [page for owned in self.owned.values() for page in owned]
-        assert len(pages) == len(set(pages))
-
-    @invariant()
-    def nothing_is_lost_or_counted_twice(self) -> None:
-        assert len(self.ended) == len(set(self.ended))
-        assert self.sched.running + self.sched.waiting == len(self.submitted) - len(self.ended)
-
-    def teardown(self) -> None:
-        for _ in range(5000):
-            if not (self.sched.running or self.sched.waiting):
-                break
-            self.take(run(self.sched))
-        assert self.codes <= {QUEUE_FULL}
-        assert sorted(self.ended) == sorted(self.submitted)
-        assert (self.sched.free_slots, self.sched.free_pages) == (2, 12)
-
-
-Traffic.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestTraffic = Traffic.TestCase
 
 
 def windows_of(sched: Scheduler) -> dict[str, int]:

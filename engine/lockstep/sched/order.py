@@ -9,10 +9,8 @@ Source: Goyal, Vin, Cheng, "Start-time fair queueing", 1996.
 
 from __future__ import annotations
 
-from lockstep.core.types import EngineRequest
+from lockstep.core.types import PRIORITY_TOKENS, EngineRequest
 
-# One step of priority lets every owner do so much more, or less, before.
-LEVEL_TOKENS = 2048
 # What a reply counts for beforehand; many ask for thousands of tokens and use few.
 REPLY_TOKENS = 512
 
@@ -48,4 +46,4 @@ class FairOrder:
 
 def rank(turn: int, request: EngineRequest) -> int:
     """Lower goes first."""
-    return turn + LEVEL_TOKENS * request.priority
+    return turn + PRIORITY_TOKENS * request.priority

@@ -25,15 +25,15 @@ _UNION_BRANCHES = frozenset({"str", "int", "bool", "list", "dict", "none"})
 Model = TypeVar("Model", bound=BaseModel)
 
 
-async def read_model(request: Request, kind: type[Model]) -> Model:
-    """The body as `kind`. Raises ApiError 400, 413 or 415."""
-    data = await read_bytes(request)
+async def read_model(request: Request, kind: type[Model], limit: int = MAX_BODY_BYTES) -> Model:
+    """The body, of at most `limit` bytes, as `kind`. Raises ApiError 400, 413 or 415."""
+    data = await read_bytes(request, limit)
     if len(data) <= INLINE_BYTES:
         return validate(parse_object(data), kind)
     return await asyncio.to_thread(lambda: validate(parse_object(data), kind))
 
 
-async def read_bytes(request: Request) -> bytes:
+async def read_bytes(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
     """The whole body, refused as soon as it is known to be too large."""
     coding = request.headers.get("content-encoding", "identity").lower()
     if coding != "identity":
@@ -41,21 +41,21 @@ async def read_bytes(request: Request) -> bytes:
             415, f"Content-Encoding is {coding[:40]}; needed: identity. Send the body uncompressed.", code="unsupported_encoding"
         )
     declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
-        raise _too_large(int(declared))
+    if declared.isdecimal() and int(declared) > limit:
+        raise _too_large(int(declared), limit)
     data = bytearray()
     try:
         async for part in request.stream():
             data += part
-            if len(data) > MAX_BODY_BYTES:
-                raise _too_large(len(data))
+            if len(data) > limit:
+                raise _too_large(len(data), limit)
     except ClientDisconnect:
         raise bad_request("The connection closed before the body was complete.") from None
     return bytes(data)
 
 
-def _too_large(size: int) -> ApiError:
-    message = f"The body has {size} bytes or more; this server takes {MAX_BODY_BYTES}. Shorten the request."
+def _too_large(size: int, limit: int) -> ApiError:
+    message = f"The body has {size} bytes or more; this server takes {limit}. Shorten the request."
     return ApiError(413, message, code="request_too_large", headers={"Connection": "close"})
 
 

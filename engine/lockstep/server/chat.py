@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from lockstep.server.album import read_album
 from lockstep.server.body import read_model
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import ChatCompletion, inference_route
@@ -30,12 +32,13 @@ async def chat_completions(request: Request) -> Response:
     """Continue a conversation. With `stream` the reply comes as server-sent events, one for each round of the engine."""
     site = deployment(request)
     site.require_ready()
-    body = await read_model(request, ChatBody)
+    body = await read_model(request, ChatBody, site.body_bytes)
     site.require_model(body.model)
     namespace = site.namespace(request, body.cache_salt)
     prompt = await chat_prompt(site, body, body.messages, site.context, owner=namespace)
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    engine = engine_request(site, body, PromptIds(prompt.ids, "messages", namespace, prompt.marks), "chatcmpl", wanted)
+    ids = PromptIds(prompt.ids, "messages", namespace, prompt.marks, site.owner(request), prompt.pictures)
+    engine = engine_request(site, body, ids, "chatcmpl", wanted)
     text = ReplyText(site.tokenizer, body.stop or (), prompt.in_reasoning, tools=_tools(site, body, prompt))
     generation = Generation(site, engine, text, "chat", "messages")
     if body.stream:
@@ -56,13 +59,15 @@ async def chat_prompt(
     `owner` see `ChatTemplate.prompt`.
     """
     thinking = choose_thinking(site.thinking, body.thinking_switch, body.effort)
-    plain = [message.model_dump(exclude_none=True) for message in messages]
+    album = await read_album(site, messages, owner)
 
     def render() -> Prompt:
-        return site.template.prompt(plain, thinking, body.clear_thinking, add_generation_prompt, limit, body.offered_tools, owner)
+        told = (thinking, body.clear_thinking, add_generation_prompt, limit, body.offered_tools, owner, album.placeholders)
+        return site.template.prompt(album.messages, *told)
 
-    characters = _characters(messages) + sum(len(str(tool)) for tool in body.offered_tools)
-    return await tokenised(render, characters, "messages", site.context)
+    characters = _characters(album.messages) + album.tokens + sum(len(str(tool)) for tool in body.offered_tools)
+    prompt = await tokenised(render, characters, "messages", site.context)
+    return replace(prompt, pictures=album.pictures(prompt))
 
 
 def _tools(site: Deployment, body: ChatBody, prompt: Prompt) -> Tools | None:
@@ -76,13 +81,13 @@ def _tools(site: Deployment, body: ChatBody, prompt: Prompt) -> Tools | None:
         raise bad_request(f"{error}.", "tools") from None
 
 
-def _characters(messages: list[ChatMessage]) -> int:
-    """Size of a conversation, near enough to tell long from short."""
+def _characters(messages: list[dict[str, Any]]) -> int:
+    """Size of a conversation without its media, near enough to tell long from short."""
     total = 0
     for message in messages:
-        parts = message.content if isinstance(message.content, list) else []
-        total += len(message.content or "") + sum(len(part.text) for part in parts) + len(message.reasoning_content or "")
-        total += sum(len(str(call)) for call in message.tool_calls or [])
+        content = message.get("content") or ""
+        total += len(content) if isinstance(content, str) else sum(len(part["text"]) for part in content)
+        total += len(message.get("reasoning_content") or "") + sum(len(str(call)) for call in message.get("tool_calls") or ())
     return total
 
 

@@ -25,7 +25,8 @@ async def completions(request: Request) -> Response:
     body = await read_model(request, CompletionBody)
     site.require_model(body.model)
     ids = await _prompt_ids(site, body.prompt)
-    engine = engine_request(site, body, PromptIds(ids, "prompt", site.namespace(request, body.cache_salt)), "cmpl", body.max_tokens)
+    prompt = PromptIds(ids, "prompt", site.namespace(request, body.cache_salt), owner=site.owner(request))
+    engine = engine_request(site, body, prompt, "cmpl", body.max_tokens)
     generation = Generation(site, engine, ReplyText(site.tokenizer, body.stop or (), split_reasoning=False), "completions", "prompt")
     if body.stream:
         return EventStream(reply_events(generation, TextDialect(), site.options.name, body))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
 from starlette.requests import Request
@@ -12,20 +12,28 @@ from starlette.requests import Request
 from lockstep.channel.client import EngineState
 from lockstep.config.fields import ConfigError
 from lockstep.config.generation import GenerationConfig, read_generation_config
+from lockstep.config.model import read_model_config
+from lockstep.config.processor import read_processor_config
 from lockstep.config.serving import ServingOptions
 from lockstep.core.messages import Loading, Ready, Snapshot
 from lockstep.core.types import EngineRequest, RoundEvent
+from lockstep.media.decoder import MediaDecoder
+from lockstep.media.limits import MIB, Rules
 from lockstep.server.auth import Keys
+from lockstep.server.body import MAX_BODY_BYTES
 from lockstep.server.errors import ApiError, engine_dead, unavailable
 from lockstep.server.meters import Meters
 from lockstep.server.namespace import Namespaces
 from lockstep.text.errors import CheckpointTextError
+from lockstep.text.placeholders import SPELLINGS
 from lockstep.text.template import ChatTemplate
 from lockstep.text.thinking import Thinking, default_thinking
 from lockstep.text.tokenizer import Tokenizer
 
 # An engine that reports nothing for this long while requests run counts as stuck. A prompt slice on a slow CPU stays far below.
 STALL_S = 120.0
+# The published limit for a request with media.
+MEDIA_BODY_BYTES = 96 * MIB
 
 
 class Engine(Protocol):
@@ -55,6 +63,7 @@ class Deployment:
     keys: Keys
     meters: Meters
     thinking: Thinking
+    media: MediaDecoder | None = None
     namespaces: Namespaces = field(default_factory=Namespaces)
     created: int = field(default_factory=lambda: int(time.time()))
     started_s: float = field(default_factory=time.monotonic)
@@ -66,7 +75,7 @@ class Deployment:
         """Read the text files of the checkpoint and the keys. Raises LockstepError naming the file."""
         tokenizer = Tokenizer.load(options.model)
         try:
-            generation = read_generation_config(options.model)
+            generation, rules = read_generation_config(options.model), _media_rules(options, tokenizer)
         except ConfigError as error:
             raise CheckpointTextError(str(error)) from None
         return cls(
@@ -78,7 +87,13 @@ class Deployment:
             keys=Keys.load(options.api_key_file),
             meters=Meters(options.name, engine),
             thinking=default_thinking(options.thinking, options.reasoning_effort),
+            media=MediaDecoder(rules) if rules else None,
         )
+
+    @property
+    def body_bytes(self) -> int:
+        """Bytes a conversation may have, media and all."""
+        return MAX_BODY_BYTES if self.media is None else MEDIA_BODY_BYTES
 
     @property
     def context(self) -> int:
@@ -96,6 +111,10 @@ class Deployment:
         if state is EngineState.LOADING:
             return "loading"
         return "stalled" if self.engine.last_step_age_s > STALL_S else "ok"
+
+    def owner(self, request: Request) -> str:
+        """Label of the key of `request`, nothing on a server without keys: who shares turns with whom."""
+        return (self.keys.label(request) or "") if self.keys.needed else ""
 
     def namespace(self, request: Request, salt: str | None) -> str:
         """Name under which prompt states of `request` are kept."""
@@ -117,6 +136,18 @@ class Deployment:
             shown = name if len(name) <= 80 else f"{name[:80]}..."
             message = f"The model `{shown}` is not served here; needed: `{self.options.name}`. GET /v1/models lists what is served."
             raise ApiError(404, message, param="model", code="model_not_found")
+
+
+def _media_rules(options: ServingOptions, tokenizer: Tokenizer) -> Rules | None:
+    """How this checkpoint wants pictures, None if it has no vision or must not use it. Raises ConfigError if its files do not fit."""
+    config = read_model_config(options.model)
+    if config.vision is None or config.media is None or not options.vision:
+        return None
+    ids = asdict(config.media)
+    if any(tokenizer.added.get(spelling) != ids[name] for name, spelling in SPELLINGS.items()):
+        raise ConfigError(f"{options.model}: config.json has other ids for {', '.join(SPELLINGS.values())} than tokenizer.json")
+    told = read_processor_config(options.model, config.vision)
+    return Rules(told.block, {"picture": told.picture, "clip": told.clip}, told.fps, told.max_frames)
 
 
 def deployment(request: Request) -> Deployment:

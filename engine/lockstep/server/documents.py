@@ -138,6 +138,7 @@ class Text(BaseModel):
 
 class Streams(BaseModel):
     running: int
+    paused: int
     waiting: int
     max: int
 
@@ -172,6 +173,7 @@ _WORDS = {
     429: "All slots and the queue are taken; see Retry-After",
     500: "The engine could not finish",
     503: "Loading, draining or down",
+    504: "The deadline of the request passed before its first token",
 }
 
 
@@ -190,4 +192,4 @@ def inference_route(body: type[BaseModel], reply: type[BaseModel]) -> dict[str, 
     """Settings of a route that generates, whole or streamed."""
     streamed = {"text/event-stream": {"schema": {"type": "string", "description": "`data:` events of chunks, the last `data: [DONE]`"}}}
     found = {200: {"model": reply, "description": "A reply; with `stream` its events", "content": streamed}}
-    return {"openapi_extra": body_of(body), "responses": found | errors(400, 401, 404, 413, 415, 429, 500, 503)}
+    return {"openapi_extra": body_of(body), "responses": found | errors(400, 401, 404, 413, 415, 429, 500, 503, 504)}

@@ -42,9 +42,16 @@ def unavailable(message: str, code: str, *, retry: bool) -> ApiError:
     return ApiError(503, message, code=code, kind="service_unavailable_error", headers=headers)
 
 
-def overloaded(message: str) -> ApiError:
-    """429 with Retry-After: all slots and the queue are taken."""
-    return ApiError(429, message, code="queue_full", kind="rate_limit_error", headers={"Retry-After": str(RETRY_AFTER_S)})
+def overloaded(message: str, retry_after_s: int) -> ApiError:
+    """429 with Retry-After: all slots and the queue are taken. 0 seconds if nobody can tell how long."""
+    headers = {"Retry-After": str(retry_after_s or RETRY_AFTER_S)}
+    return ApiError(429, message, code="queue_full", kind="rate_limit_error", headers=headers)
+
+
+def expired(deadline_s: float) -> ApiError:
+    """504: the request's own deadline passed before its first token. Clients that retry by themselves are asked not to."""
+    message = f"No token came within the {deadline_s:g} s of `deadline_s`; needed: more time, a higher `priority` or a shorter prompt."
+    return ApiError(504, message, code="deadline_exceeded", param="deadline_s", kind="timeout_error", headers={"x-should-retry": "false"})
 
 
 def engine_dead(cause: str) -> ApiError:
@@ -65,7 +72,7 @@ def from_engine(error: EngineRejected | EngineDied, prompt_param: str) -> ApiErr
         case code if code == CONTEXT_EXCEEDED:
             return bad_request(str(error), prompt_param, CONTEXT_EXCEEDED)
         case code if code == QUEUE_FULL:
-            return overloaded(f"{error}.")
+            return overloaded(f"{error}.", error.retry_after_s)
         case code if code == DRAINING:
             return unavailable(f"{error}.", DRAINING, retry=True)
         case code if code == BAD_REQUEST:

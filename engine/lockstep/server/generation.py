@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from lockstep.core.errors import CONTEXT_EXCEEDED, EngineDied, EngineRejected
-from lockstep.core.types import EngineRequest, FinishReason, RoundEvent, Sampling, Usage
+from lockstep.core.types import EngineRequest, FinishReason, Picture, RoundEvent, Sampling, Usage
 from lockstep.server.deployment import Deployment
-from lockstep.server.errors import ApiError, bad_request, failed, from_engine, overloaded, unavailable
+from lockstep.server.errors import ApiError, bad_request, expired, failed, from_engine, overloaded, unavailable
 from lockstep.server.schema import GenerationBody
 from lockstep.text.errors import TextError, TooManyTokens
 from lockstep.text.reply import Delta, ReplyText
@@ -55,12 +55,17 @@ def check_ids(site: Deployment, ids: Sequence[int], param: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PromptIds:
-    """A prompt and what is known of it: the field it came in, who may share its states (`Namespaces`), where others may branch off."""
+    """A prompt and what is known of it: the field it came in, who may share its states (`Namespaces`), where others may branch off.
+
+    `owner` is the label of the key it came with.
+    """
 
     ids: Sequence[int]
     param: str
     namespace: str
     marks: tuple[int, ...] = ()
+    owner: str = ""
+    pictures: tuple[Picture, ...] = ()
 
 
 def engine_request(site: Deployment, body: GenerationBody, prompt: PromptIds, prefix: str, wanted: int | None) -> EngineRequest:
@@ -96,6 +101,10 @@ def engine_request(site: Deployment, body: GenerationBody, prompt: PromptIds, pr
         draft=body.draft is not False,
         namespace=prompt.namespace,
         marks=prompt.marks,
+        owner=prompt.owner,
+        priority=body.priority or 0,
+        deadline_s=body.deadline_s or 0.0,
+        pictures=prompt.pictures,
     )
 
 
@@ -140,7 +149,8 @@ class Generation:
         limit = (site.engine.facts.slots if site.engine.facts else site.options.parallel) + site.options.max_queued
         if site.in_flight >= limit:
             site.meters.count_request(self._route, "429")
-            raise overloaded(f"{site.in_flight} requests are running or waiting, as many as this server takes; try again later.")
+            wait_s = site.engine.snapshot.retry_after_s if site.engine.snapshot else 0
+            raise overloaded(f"{site.in_flight} requests are running or waiting, as many as this server takes; try again later.", wait_s)
         site.in_flight += 1
         status = "cancelled"
         try:
@@ -204,6 +214,8 @@ class Generation:
         match event.finish:
             case FinishReason.STOP | FinishReason.LENGTH:
                 self.finish_reason = str(event.finish)
+            case FinishReason.EXPIRED:
+                raise expired(self.request.deadline_s)
             case FinishReason.CANCELLED:
                 raise unavailable("The server ended this request before its reply was complete; send it again.", "cancelled", retry=True)
             case _:

@@ -78,6 +78,7 @@ def _facts(site: Deployment) -> dict[str, Any]:
         "uptime_s": round(time.monotonic() - site.started_s, 3),
         "context_length": site.context,
         "draining": site.draining,
+        "vision": {"enabled": site.media is not None, "sandbox": site.media.level if site.media else ""},
     }
     if site.status != "ok":
         facts["cause"] = _reason(site)
@@ -93,7 +94,9 @@ def _engine_facts(site: Deployment) -> dict[str, Any]:
         "busy": snapshot.running > 0,
         "requests_running": snapshot.running,
         "queued": snapshot.waiting,
-        "streams": {"running": snapshot.running, "waiting": snapshot.waiting, "max": engine.slots},
+        "queued_tokens": snapshot.waiting_tokens,
+        "streams": {"running": snapshot.running, "paused": snapshot.paused, "waiting": snapshot.waiting, "max": engine.slots},
+        "pauses_total": snapshot.pauses_total,
         "pool_tokens": engine.pool_tokens,
         "pool_free_tokens": snapshot.pool_free_tokens,
         "prompt_tokens_total": snapshot.prompt_tokens_total,

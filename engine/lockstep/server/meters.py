@@ -49,8 +49,11 @@ class Timing:
 
 
 READINGS = (
-    Reading("requests_running", "Requests that own a slot.", lambda s, f: s.running, vllm="num_requests_running"),
+    Reading("requests_running", "Requests that have entered and not ended.", lambda s, f: s.running, vllm="num_requests_running"),
     Reading("requests_waiting", "Requests in the queue.", lambda s, f: s.waiting, vllm="num_requests_waiting"),
+    Reading("requests_paused", "Requests taken out of the pool until it has room again.", lambda s, f: s.paused),
+    Reading("waiting_tokens", "Prompt tokens in the queue.", lambda s, f: s.waiting_tokens),
+    Reading("preemptions", "Times a request was paused.", lambda s, f: s.pauses_total, counter=True, vllm="num_preemptions"),
     Reading("requests_running_max", "Slots.", lambda s, f: f.slots),
     Reading("pool_tokens", "Tokens the shared pool holds.", lambda s, f: f.pool_tokens),
     Reading("pool_free_tokens", "Tokens of the shared pool nobody owns.", lambda s, f: s.pool_free_tokens),

@@ -36,5 +36,5 @@ def _card(site: Deployment) -> dict[str, Any]:
         "root": site.options.name,
         "max_model_len": site.context,
         "context_length": site.context,
-        "input_modalities": ["text"],
+        "input_modalities": ["text", "image", "video"] if site.media else ["text"],
     }

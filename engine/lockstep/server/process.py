@@ -17,6 +17,7 @@ import uvloop
 from lockstep.channel.client import EngineClient
 from lockstep.config.serving import ServingOptions
 from lockstep.core.errors import EngineDied, LockstepError
+from lockstep.media.decoder import MediaDecoder, WorkerFault
 from lockstep.server.app import build_app
 from lockstep.server.deployment import Deployment
 
@@ -68,24 +69,28 @@ async def _serve(options: ServingOptions, engine_command: Sequence[str], listene
     site = Deployment.load(options, engine)
     server = FrontServer(site, engine)
     await engine.start()
-    loading = asyncio.create_task(_wait_for_engine(engine, server))
+    loading = asyncio.create_task(_wait_for_engine(engine, server, site.media))
     watching = asyncio.create_task(_watch(site))
     try:
         await server.serve(sockets=[listener])
     finally:
         watching.cancel()
         await engine.shutdown(0.0)
+        if site.media is not None:
+            await site.media.close()
         await asyncio.gather(watching, return_exceptions=True)
     return EXIT_ENGINE if not await loading else 0
 
 
-async def _wait_for_engine(engine: EngineClient, server: FrontServer) -> bool:
+async def _wait_for_engine(engine: EngineClient, server: FrontServer, media: MediaDecoder | None) -> bool:
     """True once the engine is ready. If it cannot load there is nothing to serve: the server ends, unless it ends anyway."""
     try:
+        if media is not None:
+            await media.start()
         facts = await engine.wait_ready()
-    except EngineDied as error:
+    except (EngineDied, WorkerFault) as error:
         if not server.should_exit:
-            log.error("the engine did not load: %s", error)
+            log.error("the server cannot serve: %s", error)
             server.should_exit = True
             return False
         return True

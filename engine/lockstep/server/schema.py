@@ -11,10 +11,13 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
+from lockstep.core.types import PRIORITIES, PRIORITY_TOKENS
 from lockstep.server.toolform import ToolChoice, ToolList
 from lockstep.server.unsupported import UNSUPPORTED, refuse_unsupported
 
 INT64 = 1 << 63
+LONGEST_DEADLINE_S = 86400.0
+PRIORITY_WORDS = {"high": PRIORITIES[0] // 2, "normal": 0, "background": PRIORITIES[-1] // 2}
 MAX_TOKEN_ID = (1 << 31) - 1
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -33,6 +36,13 @@ def _stop_list(value: Any) -> Any:
     return stops
 
 
+def _priority(value: Any) -> Any:
+    number = PRIORITY_WORDS.get(value, value) if isinstance(value, str) else value
+    if value is not None and (type(number) is not int or number not in PRIORITIES):
+        raise _fault(f"{', '.join(PRIORITY_WORDS)}, or a whole number from {PRIORITIES[0]} to {PRIORITIES[-1]}")
+    return number
+
+
 def _thinking_switch(value: Any) -> Any:
     """`true`, `false`, or `{"type": "enabled" | "disabled"}`."""
     if isinstance(value, dict):
@@ -42,6 +52,11 @@ def _thinking_switch(value: Any) -> Any:
     return value
 
 
+Priority = Annotated[int | None, BeforeValidator(_priority, json_schema_input_type=int | Literal["high", "normal", "background"] | None)]
+PRIORITY_NOTE = (
+    f"Lower goes first when requests wait, {PRIORITIES[0]} to {PRIORITIES[-1]}; the words mean {list(PRIORITY_WORDS.values())}. "
+    f"A step is worth {PRIORITY_TOKENS} tokens of work of each key, so nobody waits for ever."
+)
 ThinkingSwitch = Annotated[bool | None, BeforeValidator(_thinking_switch, json_schema_input_type=bool | dict[str, Any] | None)]
 
 
@@ -93,6 +108,14 @@ class GenerationBody(Body):
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1000)] | None = Field(
         None, description="Prompt states are shared only with requests of the same key and salt."
     )
+    priority: Priority = Field(None, description=PRIORITY_NOTE)
+    deadline_s: float | None = Field(
+        None,
+        gt=0,
+        le=LONGEST_DEADLINE_S,
+        allow_inf_nan=False,
+        description="Seconds from arrival. Then a reply that has begun ends with `length`; one that has not is a 504.",
+    )
     return_token_ids: StrictBool | None = Field(None, description="Adds the ids of prompt and reply to the `lockstep` block.")
 
     @model_validator(mode="after")
@@ -115,23 +138,61 @@ class TextPart(BaseModel):
     text: str
 
 
+class MediaSource(BaseModel):
+    model_config = ConfigDict(strict=True, extra="ignore")
+    url: str
+    detail: Literal["auto", "low", "high"] | None = None
+
+
+class MediaPart(BaseModel):
+    """A picture or clip as a data URL. `detail` low makes a picture small, of about 512 x 512 pixels."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+    type: Literal["image_url", "video_url"]
+    image_url: str | MediaSource | None = None
+    video_url: str | MediaSource | None = None
+
+    @property
+    def _source(self) -> str | MediaSource:
+        return (self.image_url if self.type == "image_url" else self.video_url) or ""
+
+    @property
+    def address(self) -> str:
+        return self._source if isinstance(self._source, str) else self._source.url
+
+    @property
+    def detail(self) -> str | None:
+        return None if isinstance(self._source, str) else self._source.detail
+
+
 def _content(value: Any) -> Any:
     if isinstance(value, list):
         for place, part in enumerate(value):
-            kind = part.get("type") if isinstance(part, dict) else None
-            if isinstance(kind, str) and kind != "text" and len(kind) <= 40:
-                raise _fault(f"text parts only; part {place} has the type {kind}, and this server is text-only")
-            if kind != "text" or not isinstance(part.get("text"), str):
-                raise _fault(f'parts of the form {{"type": "text", "text": "..."}}; part {place} is not')
+            _check_part(part, place)
     elif value is not None and not isinstance(value, str):
         raise _fault("a string, a list of text parts or null")
     return value
 
 
+def _check_part(part: Any, place: int) -> None:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in ("image_url", "video_url"):
+        source = part.get(kind)
+        source = {"url": source} if isinstance(source, str) else source
+        if not isinstance(source, dict) or not isinstance(source.get("url"), str):
+            raise _fault(f'parts of the form {{"type": "{kind}", "{kind}": {{"url": "data:..."}}}}; part {place} is not')
+        if source.get("detail") not in (None, "auto", "low", "high"):
+            raise _fault(f"`detail` one of auto, low and high; part {place} has another")
+    elif isinstance(kind, str) and kind != "text" and len(kind) <= 40:
+        raise _fault(f"parts of type text, image_url and video_url; part {place} has the type {kind}")
+    elif kind != "text" or not isinstance(part.get("text"), str):
+        raise _fault(f'parts of the form {{"type": "text", "text": "..."}}; part {place} is not')
+
+
 class ChatMessage(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | list[TextPart] | None, BeforeValidator(_content)] = None
+    content: Annotated[str | list[TextPart | MediaPart] | None, BeforeValidator(_content)] = None
     reasoning_content: str | None = Field(None, description="Earlier reasoning of an assistant turn.")
     reasoning: str | None = None
     tool_calls: list[Any] | None = Field(None, description="Earlier calls. One that no tool could have got is left out with its result.")
@@ -141,6 +202,8 @@ class ChatMessage(BaseModel):
     def _who_may_be_silent(self) -> ChatMessage:
         if self.content is None and self.role not in ("assistant", "tool"):
             raise _fault(f"`content` in a message of role {self.role}: a string or a list of text parts")
+        if self.role not in ("user", "tool") and isinstance(self.content, list) and not all(isinstance(p, TextPart) for p in self.content):
+            raise _fault(f"pictures and clips in messages of role user and tool only, not {self.role}")
         return self
 
 

@@ -47,8 +47,6 @@ UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "audio": ((), _LEAVE_OUT),
     "prediction": ((), _LEAVE_OUT),
     "web_search_options": ((), _LEAVE_OUT),
-    "priority": (_ZERO, "leave it out; requests are served in order of arrival"),
-    "deadline_s": ((), "close the connection to end a request"),
     "prompt_embeds": ((), _LEAVE_OUT),
     "typical_p": (_ONE, _LEAVE_OUT),
     "mirostat": (_ZERO, _LEAVE_OUT),
