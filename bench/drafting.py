@@ -2,7 +2,7 @@
 
 `PYTHONPATH=engine:. python bench/drafting.py` writes JSON to bench/results/drafting.json and prints a table. One reply at a time; each
 prompt runs under every drafter in turn, so that speeds are compared within one minute. Stops with an error if a reply or a final state
-differs from the serial one.
+differs from the serial one. Drafters without copies and without a floor also tell what their confidence is worth.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 import torch
+from embedded.make.confidence import Confidence
 from embedded.make.data.encoding import Encoder
 from embedded.make.data.mixture import sample
 from embedded.make.greedy import first_reply
@@ -33,6 +34,8 @@ ROOT = Path(__file__).parents[1]
 KINDS = {"prose": ("explanation", "greeting"), "code": ("program",), "count": ("count",), "json": ("json_object", "records")}
 SAMPLINGS = {"greedy": Sampling(temperature=0.0), "sampled": Sampling(temperature=0.8, top_k=20, top_p=0.95, seed=7)}
 CONTEXT = 4096
+# Their drafts are never cut by their own confidence, so that every confidence is seen.
+WATCHED = ("mtp", "dflash2 f7")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,12 @@ def measure(
     return {name: summary(own, replies["none"]) for name, own in replies.items()}
 
 
+def means(results: dict[str, Any], sampling: str) -> dict[str, float]:
+    """Tokens per round of each drafter, the mean over the kinds of text."""
+    kinds = [figures for name, figures in results.items() if name.endswith(f" {sampling}")]
+    return {name: round(statistics.mean(figures[name]["tokens_per_round"] for figures in kinds), 3) for name in kinds[0]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=ROOT / "embedded")
@@ -130,12 +139,18 @@ def main() -> None:
     options = ServingOptions(asked.model, context=CONTEXT, parallel=1)
     engines = {name: load(replace(options, **fields), lambda *_: None) for name, fields in setups(asked.model).items()}
     stops = frozenset(engines["none"].config.text.eos_token_ids)
+    watches = {name: Confidence() for name in WATCHED}
+    for name, watch in watches.items():
+        watch.watch(engines[name].runner._drafter)
     results: dict[str, Any] = {}
+    confidence: dict[str, Any] = {}
     for sampling in SAMPLINGS:
         for kind, ids in prompts(asked.model, asked.per_kind, asked.longest).items():
             figures = results[f"{kind} {sampling}"] = measure(engines, ids, SAMPLINGS[sampling], asked.longest, stops)
             for name, row in figures.items():
                 print(f"{kind:6} {sampling:8} {name:24} {row['tokens_per_round']:6.2f} tokens/round {row['speedup']:6.2f} x", flush=True)
+        confidence[sampling] = {name: watch.taken() for name, watch in watches.items()}
+        print(json.dumps({sampling: {**means(results, sampling), "confidence": confidence[sampling]}}), flush=True)
     report = {
         "model_digest": engines["none"].digest,
         "device": options.device,
@@ -144,6 +159,8 @@ def main() -> None:
         "prompts_per_kind": asked.per_kind,
         "longest_reply": asked.longest,
         "samplings": {name: asdict(sampling) for name, sampling in SAMPLINGS.items()},
+        "mean_tokens_per_round": {sampling: means(results, sampling) for sampling in SAMPLINGS},
+        "confidence": confidence,
         "results": results,
     }
     asked.out.parent.mkdir(parents=True, exist_ok=True)

@@ -11,13 +11,14 @@ import json
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from embedded.make.confidence import Confidence
 from embedded.make.data.encoding import Encoder
-from embedded.make.drafting import BINS, KINDS
+from embedded.make.drafting import KINDS
 from embedded.make.greedy import MARGIN, Prompt, prompts, rates, run
 from embedded.make.model import Model
 from embedded.make.stored import stored_weights
@@ -27,7 +28,6 @@ from lockstep.config.model import read_model_config
 from lockstep.config.serving import ServingOptions
 from lockstep.core.plan import Admission, PromptSlice, StepPlan, StepWindow
 from lockstep.core.types import EngineRequest, Sampling
-from lockstep.draft.stream import Ask, Drafter, Kept, Proposal
 from lockstep.engine import load
 from lockstep.run.runner import Runner
 
@@ -39,40 +39,6 @@ PICTURE_TASKS = ("one_shape", "two_shapes", "how_many", "clip")
 CONTEXT, LONGEST = 4096, 1200
 ROW_TOKENS, ROWS = 256, 8
 DRAFTERS = {"mtp": ("mtp", "3"), "dflash": ("drafter", "f7")}
-
-
-@dataclass(slots=True)
-class Watched(Drafter):
-    """Passes everything on to `inner` and notes per confidence bin the drafts that were looked at and those that held."""
-
-    inner: Drafter
-    drafts: list[int] = field(default_factory=lambda: [0] * BINS)
-    held: list[int] = field(default_factory=lambda: [0] * BINS)
-    _open: Proposal = field(default_factory=Proposal)
-
-    @property
-    def taps(self) -> tuple[int, ...]:  # type: ignore[override]
-        return self.inner.taps
-
-    def admit(self, stream: Any) -> None:
-        self.inner.admit(stream)
-
-    def release(self, stream: Any) -> None:
-        self.inner.release(stream)
-
-    def absorb(self, kept: list[Kept]) -> None:
-        chances, accepted = self._open.chances, len(kept[0].following) - 1
-        for at, chance in enumerate(chances[: accepted + 1]):
-            place = min(BINS - 1, int(chance * BINS))
-            self.drafts[place] += 1
-            self.held[place] += at < accepted
-        self._open = Proposal()
-        self.inner.absorb(kept)
-
-    def propose(self, asks: list[Ask]) -> list[Proposal]:
-        found = self.inner.propose(asks)
-        self._open = found[0]
-        return found
 
 
 @dataclass(slots=True)
@@ -127,21 +93,21 @@ def picture_rates(checkpoint: Path, encoder: Encoder, count: int, seed: int) -> 
 
 
 def drafting(checkpoint: Path, encoder: Encoder, count: int, seed: int) -> dict[str, Any]:
-    """Per drafter: tokens per round of each kind of text, their mean, and [drafts, share held] per tenth of confidence."""
+    """Per drafter: tokens per round of each kind of text, their mean, and what its confidence was worth."""
     result: dict[str, Any] = {}
     for name, (where, policy) in DRAFTERS.items():
         drafter = where if where == "mtp" else str(checkpoint / where)
         loaded = load(_options(checkpoint, drafter=drafter, draft_policy=policy), lambda *_: None)
-        watched = Watched(loaded.runner._drafter)
-        loaded.runner._drafter = watched
+        confidence = Confidence()
+        confidence.watch(loaded.runner._drafter)
         kinds: dict[str, float] = {}
         for kind, tasks in KINDS.items():
             serial = Serial(loaded.runner, frozenset(loaded.config.text.eos_token_ids), loaded.max_drafts)
             for prompt in prompts(encoder, tasks, max(1, count // len(tasks)), CONTEXT // 2, seed):
                 serial.reply(prompt.ids, 200)
             kinds[kind] = round(serial.tokens / max(1, serial.rounds), 3)
-        bins = [[n, round(h / n, 3) if n else None] for n, h in zip(watched.drafts, watched.held, strict=True)]
-        result[name] = {"tokens_per_round": kinds, "mean": round(sum(kinds.values()) / len(kinds), 3), "confidence": bins}
+        mean = round(sum(kinds.values()) / len(kinds), 3)
+        result[name] = {"tokens_per_round": kinds, "mean": mean, "confidence": confidence.figures()}
     return result
 
 

@@ -9,16 +9,14 @@ import torch
 from embedded.make import state
 from embedded.make.data.encoding import Document, Encoder
 from embedded.make.data.shards import Bucket
-from embedded.make.evaluate import Watched
 from embedded.make.export import export
 from embedded.make.feed import Rows
 from embedded.make.greedy import Prompt, first_reply, rates, row_batch
-from embedded.make.polish import WordFeed
+from embedded.make.polish import ShortFeed
 from embedded.make.stored import stored_parts, stored_weights
 from embedded.make.weights import published
 from safetensors.torch import load_file
 
-from lockstep.draft.stream import Ask, Drafter, Kept, Proposal
 from lockstep.kernels.exl3 import Exl3Matrix, decode_outer
 from lockstep.tiny.layout import model_slots
 from lockstep.weights import Checkpoint
@@ -57,22 +55,11 @@ def test_rates_are_shares_of_exact_replies() -> None:
     assert rates([Prompt("a", [], [1], [], [1]), Prompt("a", [], [1], [], [2]), Prompt("b", [], [3], [], [3])]) == {"a": 0.5, "b": 1.0}
 
 
-def test_polishing_words_fill_one_row_each_with_a_reply() -> None:
-    batch = WordFeed(Encoder.of(EMBEDDED), "cpu", 24 * 6, 24, 1).batch(False)
-    assert batch.rows == 6
-    assert all((batch.kind.view(6, 24)[row] == 2).any() for row in range(6))
-    assert batch.position.view(6, 24)[:, -1].tolist() == [23] * 6
-
-
-def test_confidence_counts_what_was_looked_at_and_what_held() -> None:
-    class Fixed(Drafter):
-        def propose(self, asks: list[Ask]) -> list[Proposal]:
-            return [Proposal((1, 2, 3), (0.95, 0.55, 0.05))]
-
-    watched = Watched(Fixed())
-    watched.propose([])
-    watched.absorb([Kept(None, 0, (1, 9), torch.empty(0))])  # type: ignore[arg-type]
-    assert (watched.drafts[9], watched.held[9], watched.drafts[5], watched.held[5], watched.drafts[0]) == (1, 1, 1, 0, 0)
+def test_polishing_documents_fill_one_row_each_with_a_reply() -> None:
+    batch = ShortFeed(Encoder.of(EMBEDDED), "cpu", 80 * 6, 80, 1).batch(False)
+    assert batch.rows == 6 and batch.frames is None
+    assert all((batch.kind.view(6, 80)[row] == 2).any() for row in range(6))
+    assert batch.position.view(6, 80)[:, -1].tolist() == [79] * 6
 
 
 def test_exporting_what_a_checkpoint_holds_writes_its_bytes_again(tmp_path: Path) -> None:
