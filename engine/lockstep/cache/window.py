@@ -78,13 +78,20 @@ class _Rows:
 
     def _store_tails(self, kept: list[tuple[int, int]]) -> None:
         """Make the rows before step `keep` of each (sequence, keep) the new earlier rows of that sequence."""
-        places = self.places[[sequence for sequence, _ in kept]]
+        places = self.places
+        if len(kept) < len(places):
+            places = places[[sequence for sequence, _ in kept]]
         for source, tail in ((self._conv, self.slots.conv_tail), (self._index, self.slots.index_tail)):
-            width = tail.shape[2]
-            starts, before = row_starts(self.active), self.places.numel() * width
-            index = [ending_at(starts, before, width + 1, sequence, keep - 1)[1:] for sequence, keep in kept]
-            rows = source.index_select(1, torch.tensor(index, device=source.device).view(-1))
+            rows = source.index_select(1, _kept_index(self.active, tuple(kept), tail.shape[2], source.device))
             tail.index_copy_(1, places, rows.view(tail.shape[0], len(kept), *tail.shape[2:]))
+
+
+@lru_cache(maxsize=512)
+def _kept_index(active: tuple[int, ...], kept: tuple[tuple[int, int], ...], width: int, device: torch.device) -> Tensor:
+    """The `width` source rows before step `keep` of each (sequence, keep), one after the other."""
+    starts, before = row_starts(active), active[0] * width
+    index = [ending_at(starts, before, width + 1, sequence, keep - 1)[1:] for sequence, keep in kept]
+    return torch.tensor(index, device=device).view(-1)
 
 
 class StepWindow(_Rows):

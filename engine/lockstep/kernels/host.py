@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Array = NDArray[np.float32]
+Array = NDArray[Any]
 
+_HELD = "held_by_numpy"
 _WIDTHS = (4, 24, 32, 100, 256)
 _COUNTS = (1, 2, 3, 5, 8, 13, 16, 31, 32)
 
@@ -24,6 +26,28 @@ _COUNTS = (1, 2, 3, 5, 8, 13, 16, 31, 32)
 def runs(x: Tensor) -> bool:
     """True if operations on `x` and its like run here."""
     return x.is_cpu and x.dtype is torch.float32 and trusted()
+
+
+def array(x: Tensor) -> Array:
+    """The same memory for NumPy."""
+    held = getattr(x, _HELD, None)
+    return x.numpy() if held is None else held
+
+
+def tensor(values: Array) -> Tensor:
+    """The same memory for torch. The tensor remembers `values`, since asking a tensor for its memory costs as much as small arithmetic."""
+    made = torch.from_numpy(values)
+    setattr(made, _HELD, values)
+    return made
+
+
+def parameter(x: Tensor) -> Array:
+    """As `array`, remembered from the first time on: for tensors that live as long as the model."""
+    held = getattr(x, _HELD, None)
+    if held is None:
+        held = x.numpy()
+        setattr(x, _HELD, held)
+    return held
 
 
 def padded(rows: int, like: Tensor, tile: int) -> int:

@@ -40,8 +40,8 @@ class KdaAttention:
         """`x [R, D]` to `[R, D]`."""
         mixed, low, beta_input = self.project(x).split_with_sizes(self.sizes, -1)
         mixed = causal_conv(memory.conv_source(self.layer, mixed), rows.conv_index, self.taps)
-        decay, gate = linear(low.reshape(-1, 2, self.width), self.decay_and_gate).unbind(1)
+        decay, gate = linear(low.view(-1, 2, self.width), self.decay_and_gate).unbind(1)
         q, k, v, log_decay = kda.inputs(mixed, decay, self.rate, self.offset, self.bound)
         o = memory.delta_rule(self.layer, (q, k, v, log_decay, kda.beta(beta_input)))
-        o = gated_rms_norm(o, self.norm_weight, gate.reshape(-1, self.heads, self.width), self.norm_eps)
+        o = gated_rms_norm(o, self.norm_weight, gate.view(-1, self.heads, self.width), self.norm_eps)
         return self.exchange.add(self.out(o.flatten(1)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from lockstep.kernels import host
@@ -11,6 +10,6 @@ from lockstep.kernels import host
 
 def causal_conv(source: Tensor, index: Tensor, taps: Tensor) -> Tensor:
     """See `causal_conv.causal_conv`."""
-    inputs = source.numpy().take(index.numpy(), 0)
-    inputs *= taps.numpy()
-    return torch.from_numpy(host.silu(np.add.reduce(inputs, 1)))
+    inputs = host.array(source).take(host.array(index), 0)
+    inputs *= host.parameter(taps)
+    return host.tensor(host.silu(np.add.reduce(inputs, 1)))

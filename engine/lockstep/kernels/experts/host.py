@@ -1,4 +1,4 @@
-"""EXL3 experts for a few fp32 rows through NumPy. The rotations are products with the Hadamard matrix, one of a fixed shape for 128 values."""
+"""EXL3 experts for a few fp32 rows through NumPy. A rotation is a product of 128 values with the Hadamard matrix."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lockstep.kernels import host
 from lockstep.kernels.exl3 import HADAMARD
 from lockstep.kernels.exl3.ref import ROTATION_SCALE
 from lockstep.kernels.host import Array
@@ -41,14 +42,14 @@ def exl3(x: Tensor, chosen: Tensor, weights: Tensor, experts: Exl3Experts, scale
     outputs = np.zeros((rows * slots, x.shape[1]), np.float32)
     if pairs:
         own = [listed[pair] for pair in pairs]
-        found = _outputs(_to_half(x.numpy()), [pair // slots for pair in pairs], own, experts, scales, limit)
+        found = _outputs(_to_half(host.array(x)), [pair // slots for pair in pairs], own, experts, scales, limit)
         outputs = found if len(pairs) == rows * slots else _placed(outputs, pairs, found)
-    outputs *= weights.numpy().reshape(-1, 1)
+    outputs *= host.array(weights).reshape(-1, 1)
     products = outputs.reshape(rows, slots, -1)
     total = products[:, 0]
     for slot in range(1, slots):
         total = total + products[:, slot]
-    return torch.from_numpy(total)
+    return host.tensor(total)
 
 
 def _placed(outputs: Array, pairs: list[int], found: Array) -> Array:
@@ -65,7 +66,7 @@ def _outputs(x: Array, rows: list[int], own: list[int], experts: Exl3Experts, sc
     inner = np.empty((2, len(own), scales.svh.shape[2]), np.float32)
     _multiply(inputs[0], groups, experts.gate, inner[0])
     _multiply(inputs[1], groups, experts.up, inner[1])
-    gate, up = torch.from_numpy(_rotated(inner) * scales.svh.take(own, 1))
+    gate, up = host.tensor(_rotated(inner) * scales.svh.take(own, 1))
     hidden = _to_half(swiglu(gate, up, limit).numpy())
     hidden = _to_half(_rotated(_to_half(hidden * scales.down_suh.take(own, 0))))
     outer = np.empty((len(own), x.shape[1]), np.float32)
@@ -79,16 +80,18 @@ def _to_half(x: Array) -> Array:
 
 
 def _multiply(x: Array, groups: Groups, weights: Sequence[Packed], out: Array) -> None:
-    """Each pair's row times its expert's weight into `out [n, outputs]`."""
+    """Each pair's row times its expert's weight into `out [n, outputs]`. A single row goes twice, to fill the smallest tile."""
     for expert, own in groups.items():
         for first in range(0, len(own), STEP_ROWS):
             part = own[first : first + STEP_ROWS]
-            out[part] = linear(torch.from_numpy(x.take(part, 0)), weights[expert]).numpy()
+            if len(part) == 1:
+                part = part * 2
+            out[part] = linear(host.tensor(x.take(part, 0)), weights[expert]).numpy()
 
 
 def _rotated(x: Array) -> Array:
     """Every 128 values of the last axis through the scaled Walsh-Hadamard transform."""
-    blocks, rotation = torch.from_numpy(x.reshape(-1, HADAMARD)), _rotation()
+    blocks, rotation = host.tensor(x.reshape(-1, HADAMARD)), _rotation()
     if len(blocks) <= MAX_STEP_ROWS:
         return linear(blocks, rotation).numpy().reshape(x.shape)
     return np.concatenate([linear(part, rotation).numpy() for part in blocks.split(MAX_STEP_ROWS)]).reshape(x.shape)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from lockstep.kernels import host
@@ -19,7 +18,10 @@ _COUNTS = (1, 2, 3, 4, 5, 7, 8, 9, 16, 31, 32, 64)
 
 @dataclass(frozen=True, slots=True)
 class HostSite:
-    """A site for NumPy: `fn` with the site's scales in it and `base [h (h + 2)]`, both negative where pre and post come from; their `gain [2, 1]`."""
+    """A site for NumPy: `fn` with the site's scales in it, `base [h (h + 2)]`, both negative where pre and post come from.
+
+    `gain [2, 1]` is that of pre and post.
+    """
 
     fn: Packed
     base: Array
@@ -55,10 +57,10 @@ def steps(streams: int, eps: float, sinkhorn: int) -> Steps:
 
 def split(streams: Tensor, y: Tensor, at: HostSite) -> tuple[Tensor, Tensor, Tensor]:
     """Branch input, post and comb from `streams [R, h, D]` and its product `y [R, h (h + 2)]` with the site's `fn`."""
-    values = streams.numpy()
+    values = host.array(streams)
     rows, count, width = values.shape
     flat = values.reshape(rows, -1)
-    mixed = y.numpy() * host.inverse_length(flat, at.norm_eps, 1.0 / flat.shape[1])
+    mixed = host.array(y) * host.inverse_length(flat, at.norm_eps, 1.0 / flat.shape[1])
     mixed += at.base
     parts = mixed.reshape(rows, count + 2, count)
     comb = parts[:, 2:]
@@ -69,7 +71,7 @@ def split(streams: Tensor, y: Tensor, at: HostSite) -> tuple[Tensor, Tensor, Ten
     gates[:, 0] += at.eps
     comb = sinkhorn(comb, at.steps)
     u = np.matmul(gates[:, :1], values)
-    return torch.from_numpy(u.reshape(rows, width)), torch.from_numpy(gates[:, 1]), torch.from_numpy(comb)
+    return host.tensor(u.reshape(rows, width)), host.tensor(gates[:, 1]), host.tensor(comb)
 
 
 def sinkhorn(comb: Array, at: Steps) -> Array:
@@ -100,16 +102,16 @@ def sinkhorn(comb: Array, at: Steps) -> Array:
 
 def merge(streams: Tensor, branch: Tensor, post: Tensor, comb: Tensor) -> Tensor:
     """See `hyper_connection.merge`."""
-    mixed = np.matmul(comb.numpy().transpose(0, 2, 1), streams.numpy())
-    mixed += post.numpy()[:, :, None] * branch.numpy()[:, None]
-    return torch.from_numpy(mixed)
+    mixed = np.matmul(host.array(comb).transpose(0, 2, 1), host.array(streams))
+    mixed += host.array(post)[:, :, None] * host.array(branch)[:, None]
+    return host.tensor(mixed)
 
 
 def collapse(streams: Tensor) -> Tensor:
     """See `hyper_connection.collapse`."""
-    total = np.add.reduce(streams.numpy(), 1)
+    total = np.add.reduce(host.array(streams), 1)
     total *= np.float32(1.0 / streams.shape[1])
-    return torch.from_numpy(total)
+    return host.tensor(total)
 
 
 def rows_are_independent(at: Steps, streams: int) -> bool:

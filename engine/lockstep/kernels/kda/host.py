@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence as Rows
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from lockstep.kernels import host
@@ -16,35 +15,40 @@ _UNIT_EPS = 1e-6
 def inputs(mixed: Tensor, decay_input: Tensor, rate: Tensor, offset: Tensor, bound: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """See `kda.inputs`."""
     heads, width = offset.shape
-    values = mixed.numpy().reshape(-1, 3, heads, width)
+    values = host.array(mixed).reshape(-1, 3, heads, width)
     pair = host.unit(values[:, :2], _UNIT_EPS, 1.0)
     pair[:, 0] *= np.float32(width**-0.5)
-    decay = decay_input.numpy().reshape(-1, heads, width) + offset.numpy()
-    decay *= -rate.numpy()
+    decay = host.array(decay_input).reshape(-1, heads, width) + host.parameter(offset)
+    decay *= -host.parameter(rate)
     host.share(decay, bound)
-    both = torch.from_numpy(pair)
-    return both[:, 0], both[:, 1], torch.from_numpy(values[:, 2]), torch.from_numpy(decay)
+    both = host.tensor(pair)
+    return both[:, 0], both[:, 1], host.tensor(values[:, 2]), host.tensor(decay)
 
 
 def beta(x: Tensor) -> Tensor:
     """See `kda.beta`."""
-    return torch.from_numpy(host.sigmoid(x.numpy())[..., None])
+    return host.tensor(host.sigmoid(host.array(x))[..., None])
 
 
 def step_window(
     state: Tensor, base: Tensor, scratch: Tensor, rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], active: Rows[int], out: Tensor
 ) -> None:
     """See `kda.step_window`."""
-    q, k, v, log_decay, beta = (values.numpy() for values in rows)
+    q, k, v, log_decay, beta = (host.array(values) for values in rows)
     decay = np.exp(log_decay)[..., None]
     q_row, k_row, k_column, v_row = q[:, :, None], k[:, :, None], k[..., None], v[:, :, None]
-    beta, result = beta[..., None], out.numpy()[:, :, None]
-    current = state.numpy().take(base.numpy(), 0)
+    beta, result = beta[..., None], host.array(out)[:, :, None]
+    held, old, new = host.array(state), host.array(base), host.array(scratch)
+    alone = len(old) == 1
+    current = held[new[0], None] if alone else held.take(old, 0)
     change = np.empty_like(current)
     first = 0
     for count in active:
         part, at = current[:count], slice(first, first + count)
-        part *= decay[at]
+        if alone and not first:
+            np.multiply(held[old[0]], decay[0], part[0])
+        else:
+            part *= decay[at]
         # exact: one product of one shape a sequence and head, whatever the number of sequences.
         error = np.matmul(k_row[at], part)
         np.subtract(v_row[at], error, error)
@@ -52,4 +56,5 @@ def step_window(
         part += np.multiply(k_column[at], error, change[:count])
         np.matmul(q_row[at], part, result[at])
         first += count
-    state.numpy()[scratch.numpy()] = current
+    if not alone:
+        held[new] = current

@@ -12,10 +12,10 @@ from lockstep.kernels import fp8, host
 def attend(query: Tensor, latents: Tensor, keys: Tensor, bias: Tensor, scale: float) -> Tensor:
     """See `latent_attention.attend`."""
     if latents.dtype is torch.float32:
-        context = latents.numpy().take(keys.numpy(), 0)
+        context = host.array(latents).take(host.array(keys), 0)
     else:
         context = fp8.read(latents, keys.view(-1), query.dtype).numpy().reshape(*keys.shape, -1)
-    near = np.matmul(query.numpy(), context.transpose(0, 2, 1))
+    near = np.matmul(host.array(query), context.transpose(0, 2, 1))
     near *= np.float32(scale)
-    near += bias.numpy()
-    return torch.from_numpy(np.matmul(host.softmax(near), context))
+    near += host.array(bias)
+    return host.tensor(np.matmul(host.softmax(near), context))

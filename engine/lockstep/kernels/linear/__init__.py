@@ -9,12 +9,11 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from lockstep.kernels.linear import ref
+from lockstep.kernels import host as host_rows
+from lockstep.kernels.linear import host, ref
 
 STEP_ROWS = 8
 MAX_STEP_ROWS = 4 * STEP_ROWS
@@ -44,41 +43,39 @@ def linear(x: Tensor, packed: Packed) -> Tensor:
     R is 1 to 32 (step path, run in tiles of 8) or exactly 64 (prompt tile); else ValueError.
     """
     rows = x.shape[0]
+    if x.dim() == 3 and 0 < rows <= MAX_STEP_ROWS and host_rows.runs(x):
+        return host.head_linear(x, packed.weight)
     tile = packed.tiles.get(rows)
     if tile is None:
-        return _filled(x, rows, packed)[:rows]
+        padded = next((count for count in range(rows, MAX_STEP_ROWS + 1) if count in packed.tiles), 0)
+        if not 0 < rows <= padded:
+            raise ValueError(f"{rows} rows; needed: 1 to {MAX_STEP_ROWS}, or one prompt tile of {PROMPT_ROWS}")
+        # exact: rows do not see each other, so the rows behind may hold what the last call left there.
+        held, part = _spare.rows(padded, x)
+        part.copy_(x)
+        return _product(held, packed, packed.tiles[padded])[:rows]
+    return _product(x, packed, tile)
+
+
+def _product(x: Tensor, packed: Packed, tile: int) -> Tensor:
     return ref.linear(x, packed.weight, tile) if x.dim() == 2 else ref.head_linear(x, packed.weight, tile)
 
 
-def _filled(x: Tensor, rows: int, packed: Packed) -> Tensor:
-    padded = next((count for count in range(rows, MAX_STEP_ROWS + 1) if count in packed.tiles), 0)
-    if not 0 < rows <= padded <= MAX_STEP_ROWS:
-        raise ValueError(f"{rows} rows; needed: 1 to {MAX_STEP_ROWS}, or one prompt tile of {PROMPT_ROWS}")
-    # exact: rows do not see each other, so the rows behind may hold what the last call left there.
-    held, array = _spare.rows(padded, x)
-    if array is None:
-        held[:rows] = x
-    else:
-        array[:rows] = x.numpy()
-    tile = packed.tiles[padded]
-    return ref.linear(held, packed.weight, tile) if x.dim() == 2 else ref.head_linear(held, packed.weight, tile)
-
-
 class _Spare(threading.local):
-    """Zero-filled tensors to pad rows in, one set a thread; on the CPU in fp32 also as an array, which is cheaper to fill."""
+    """Zero-filled tensors to pad rows in, and the part of each that is filled; one set a thread."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[object, ...], tuple[Tensor, NDArray[np.float32] | None]] = {}
+        self._held: dict[tuple[int, torch.Size, torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
 
-    def rows(self, count: int, like: Tensor) -> tuple[Tensor, NDArray[np.float32] | None]:
-        key = (count, like.shape, like.dtype, like.device)
+    def rows(self, count: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        shape = like.shape
+        key = (count, shape, like.dtype, like.device)
         found = self._held.get(key)
         if found is None:
             # A tensor of inference mode could not be written outside it.
             with torch.inference_mode(False):
-                tensor = torch.zeros(count, *like.shape[1:], dtype=like.dtype, device=like.device)
-            plain = tensor.is_cpu and tensor.dtype is torch.float32
-            found = self._held[key] = (tensor, tensor.numpy() if plain else None)
+                held = torch.zeros(count, *shape[1:], dtype=like.dtype, device=like.device)
+            found = self._held[key] = (held, held[: shape[0]])
         return found
 
 

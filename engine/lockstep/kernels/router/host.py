@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from lockstep.kernels import host
@@ -13,12 +12,12 @@ _TINY = np.float32(1e-20)
 
 def route(logits: Tensor, correction: Tensor, count: int, factor: float) -> tuple[Tensor, Tensor]:
     """See `router.route`."""
-    score = host.sigmoid(logits.numpy())
-    order = score + correction.numpy()
+    score = host.sigmoid(host.array(logits))
+    order = score + host.parameter(correction)
     chosen = np.negative(order, order).argsort(1, kind="stable")[:, :count]
     weight = score[np.arange(len(score))[:, None], chosen]
     total = np.add.reduce(weight, 1, keepdims=True)
     total += _TINY
     weight /= total
     weight *= factor
-    return torch.from_numpy(chosen), torch.from_numpy(weight)
+    return host.tensor(chosen), host.tensor(weight)

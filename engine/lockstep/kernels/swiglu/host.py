@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from lockstep.kernels import host
@@ -12,7 +11,7 @@ from lockstep.kernels import host
 def swiglu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
     """See `swiglu.swiglu`."""
     bound = np.float32(limit)
-    out = host.silu(np.minimum(gate.numpy(), bound))
-    side = np.minimum(up.numpy(), bound)
+    out = host.silu(np.minimum(host.array(gate), bound))
+    side = np.minimum(host.array(up), bound)
     out *= np.maximum(side, -bound, out=side)
-    return torch.from_numpy(out)
+    return host.tensor(out)
