@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.config.serving import ServingOptions
 from recipe import config
 from recipe.launching import engine_words
 
@@ -35,3 +36,12 @@ def test_given_settings_reach_the_engine(tmp_path: Path) -> None:
     told = words(tmp_path, PROFILE="embedded", **given)
     assert told.items() >= {"--dense": "fp8", "--kv": "fp8", "--ranks": "2", "--drafter": "mtp", "--draft-policy": "nc4:0.3:1.5"}.items()
     assert words(tmp_path, PROFILE="embedded", DRAFTER="none")["--drafter"] == "none"
+
+
+@pytest.mark.parametrize("profile", ["two-gpu", "embedded"])
+def test_the_engine_takes_every_word(tmp_path: Path, profile: str) -> None:
+    told = engine_words(config.load(tmp_path, {"HOME": str(tmp_path), "PROFILE": profile, "THINKING": "1"}), PLACES, host="::1")
+    options = ServingOptions.from_argv(told[1:])
+    assert told[0] == "serve"
+    assert (options.host, options.thinking, options.drafter, str(options.log_dir)) == ("::1", True, "/d", "/l")
+    assert (options.ranks, options.dense, options.kv) == ((2, "q4", "fp8") if profile == "two-gpu" else (1, "bf16", "bf16"))
