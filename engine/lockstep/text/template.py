@@ -15,9 +15,11 @@ from typing import Any
 from jinja2 import TemplateError, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from lockstep.core.types import Picture
 from lockstep.text.errors import CheckpointTextError, TextError
 from lockstep.text.history import Message, normalise
 from lockstep.text.memo import PieceMemo
+from lockstep.text.placeholders import Place, Placeholders
 from lockstep.text.thinking import Thinking
 from lockstep.text.tokenizer import THINK_CLOSE, THINK_OPEN, Tokenizer
 
@@ -31,12 +33,16 @@ _INPUT_TURNS, _REPLY_TURN = ("<|user|>", "<|observation|>"), "<|assistant|>"
 class Prompt:
     """Ids of a rendered conversation; `in_reasoning` if the reply begins inside the think block.
 
+    `places` are those of its `pictures`, which whoever made the placeholders puts in.
+
     `marks` are lengths at which other prompts are likely to go on otherwise: before the first turn, before the newest, before the reply.
     """
 
     ids: tuple[int, ...]
     in_reasoning: bool
     marks: tuple[int, ...] = ()
+    places: tuple[Place, ...] = ()
+    pictures: tuple[Picture, ...] = ()
 
 
 class ChatTemplate:
@@ -71,31 +77,36 @@ class ChatTemplate:
         limit: int | None = None,
         tools: Sequence[dict[str, Any]] = (),
         owner: str = "",
+        placeholders: Placeholders | None = None,
     ) -> Prompt:
         """Ids of a conversation. Raises TextError if the template refuses it or the text is no Unicode, TooManyTokens far past `limit`.
 
         `messages` and `tools` are validated and of the OpenAI form. Thinking off is not a state the published template has: the effort
         line is dropped and the think block closed. Ids of pieces of text are remembered for `owner`.
+        `placeholders` made the marks of pictures in the texts.
         """
         names: dict[str, Any] = {"add_generation_prompt": add_generation_prompt, "enable_thinking": thinking.enabled}
         if clear_thinking is not None:
             names["clear_thinking"] = clear_thinking
         if tools:
             names["tools"] = self._marked(list(tools))
-        pieces = self._render(normalise(messages), thinking.effort, names)
+        pieces = self._render(normalise(messages), thinking.effort, names, placeholders)
         opened = pieces[-2:] == [THINK_OPEN, ""]
         if not thinking.enabled:
             self._drop_effort_line(pieces, thinking.effort)
             if opened:
                 pieces += [THINK_CLOSE, ""]
         ids, starts = self._ids(pieces, limit, owner)
-        return Prompt(ids, opened and thinking.enabled, _marks(starts))
+        return Prompt(ids, opened and thinking.enabled, _marks(starts), placeholders.places(starts) if placeholders else ())
 
-    def _render(self, messages: Sequence[Message], effort: str, names: dict[str, Any]) -> list[str]:
+    def _render(
+        self, messages: Sequence[Message], effort: str, names: dict[str, Any], placeholders: Placeholders | None = None
+    ) -> list[str]:
         """Marked text cut at the template's own control tokens: plain pieces at even places, spellings at odd ones."""
         try:
             marked = [self._marked(message) for message in messages]
-            return self._tokenizer.split(self._template.render(messages=marked, reasoning_effort=effort, **names))
+            rendered = self._template.render(messages=marked, reasoning_effort=effort, **names)
+            return self._tokenizer.split(placeholders.expand(rendered) if placeholders else rendered)
         except RecursionError:
             raise TextError("the conversation is nested too deeply to render; needed: flat content and shallow call arguments") from None
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
