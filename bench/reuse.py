@@ -1,8 +1,8 @@
 """Time to the first token of a conversation's next turn, with the earlier turns kept and without, over the whole product on the CPU.
 
 `PYTHONPATH=engine python bench/reuse.py` starts a server on the embedded checkpoint, writes JSON to bench/results/reuse.json and prints
-it. A pair is one prompt asked twice: warm, after its conversation's earlier turn, and cold, under a `cache_salt` that nobody used. Which comes
-first alternates. Stops with an error if the two replies differ or anything was not cold or warm as meant.
+it. A pair is one prompt asked twice: warm, after its conversation's earlier turn, and cold, under a `cache_salt` that nobody used. Which
+comes first alternates. Stops with an error if the two replies differ or anything was not cold or warm as meant.
 """
 
 from __future__ import annotations
