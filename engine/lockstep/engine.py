@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
@@ -122,7 +123,9 @@ def run_engine(options: ServingOptions, channel: ChildChannel) -> int:
     watchdog = Watchdog(options.step_timeout, lambda cause: words.end(cause, EXIT_STALLED))
     scheduler = Scheduler(_limits(options, loaded.max_drafts), time.monotonic, loaded.kept)
     ran = runner.ran if isinstance(runner, LeadingRunner) else tuple
-    loop = EngineLoop(channel, scheduler, WatchedRunner(runner, watchdog), options.state_hashes, ran=ran)
+    # Threads have their own number of compute threads and their own device.
+    worker = ThreadPoolExecutor(1, "step", place_rank, (0,)) if options.loop == "overlapped" else None
+    loop = EngineLoop(channel, scheduler, WatchedRunner(runner, watchdog), options.state_hashes, ran=ran, worker=worker)
     told = (settings_digest(settings), *words.ranks.settings()) if words.ranks else ()
     channel.send(replace(_ready(options, loaded), rank_settings=told))
     try:
@@ -131,6 +134,8 @@ def run_engine(options: ServingOptions, channel: ChildChannel) -> int:
         return words.fail("engine broke while serving", error, EXIT_BROKE)
     finally:
         watchdog.close()
+        if worker:
+            worker.shutdown(wait=False)
     if words.ranks:
         words.ranks.leave()
         part_ways()

@@ -1,12 +1,13 @@
-"""The engine's loop: schedule, run, update, emit. Plain: one step at a time, nothing overlaps.
+"""The engine's loop: schedule, run, update, emit. Plain, or overlapped: what a step brought is told while the next one runs.
 
-Knows the channel, the scheduler and the runner by their surface only, so a test drives it with either replaced.
+Messages arrive and are decoded in the channel's own thread either way. Knows the channel, the scheduler and the runner by their surface only, so a test drives it with either replaced.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -59,7 +60,11 @@ class Counters:
 
 @dataclass(slots=True)
 class EngineLoop:
-    """Runs until it is told to shut down or its parent is gone."""
+    """Runs until it is told to shut down or its parent is gone.
+
+    With a `worker`, a thread of its own for steps, the events of a step leave while the next one runs. Scheduler, channel and the order of
+    what is told stay with the caller's thread, so both ways plan and emit the same.
+    """
 
     channel: Channel
     scheduler: Scheduler
@@ -67,7 +72,9 @@ class EngineLoop:
     state_hashes: bool = False
     clock: Callable[[], float] = time.monotonic
     ran: Callable[[], tuple[Ran, ...]] = tuple
+    worker: Executor | None = None
     counters: Counters = field(default_factory=Counters)
+    _untold: list[RoundEvent] = field(default_factory=list)
     _deadline_s: float | None = None
     _snapshot_s: float = float("-inf")
 
@@ -85,6 +92,8 @@ class EngineLoop:
     def turn(self) -> None:
         """Take what arrived, waiting for it while idle, and run one step."""
         idle = self._is_idle
+        if idle:
+            self._tell()
         self._report(idle)
         self._take_messages(SNAPSHOT_IDLE_S if idle else 0.0)
         if self._deadline_s is not None and self.clock() >= self._deadline_s:
@@ -94,18 +103,37 @@ class EngineLoop:
 
     def _step(self) -> None:
         plan = self.scheduler.plan()
-        result = self.runner.execute(plan)
+        result = self._execute(plan)
         if not plan.has_rows:
             return
         events = self.scheduler.update(plan, result)
         self.counters.count(plan, result, events)
-        self._emit(events)
+        if self.worker is None:
+            self._emit(events)
+        else:
+            self._untold = self._with_hashes(events)
+
+    def _execute(self, plan: StepPlan) -> StepResult:
+        if self.worker is None:
+            return self.runner.execute(plan)
+        step = self.worker.submit(self.runner.execute, plan)
+        self._tell()
+        return step.result()
 
     def _emit(self, events: list[RoundEvent]) -> None:
-        if self.state_hashes:
-            events = [self._with_hash(event) for event in events]
-        if events:
-            self.channel.send(Round(tuple(events)))
+        """Tell `events` now, behind what is still untold."""
+        self._tell()
+        self._untold = self._with_hashes(events)
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._untold:
+            self.channel.send(Round(tuple(self._untold)))
+            self._untold = []
+
+    def _with_hashes(self, events: list[RoundEvent]) -> list[RoundEvent]:
+        """Hashes are those of the states as they are now, so this comes before the next plan is run."""
+        return [self._with_hash(event) for event in events] if self.state_hashes else events
 
     def _with_hash(self, event: RoundEvent) -> RoundEvent:
         """A request that ended before it was admitted has no state."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.config.serving import DENSE_FORMS, EFFORTS, KV_FORMS, OptionError, ServingOptions
+from lockstep.config.serving import DENSE_FORMS, EFFORTS, KV_FORMS, LOOPS, OptionError, ServingOptions
 
 paths = st.sampled_from([Path("m"), Path("/a b/c"), Path("x.y")])
 options = st.builds(
@@ -36,6 +36,7 @@ options = st.builds(
     max_queued=st.integers(0, 1 << 20),
     dense=st.sampled_from(DENSE_FORMS),
     kv=st.sampled_from(KV_FORMS),
+    loop=st.sampled_from(LOOPS),
     kept_gib=st.floats(0, 4096),
     kept_grid=st.integers(64, 1 << 20),
     kept_share=st.floats(0, 1),

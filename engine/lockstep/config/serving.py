@@ -9,6 +9,7 @@ from pathlib import Path
 from lockstep.core.errors import LockstepError
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+LOOPS = ("plain", "overlapped")
 DRAFTERS = ("none", "copy", "mtp")
 DENSE_FORMS, KV_FORMS = ("bf16", "fp8", "q4"), ("bf16", "fp8")
 GRID = 64
@@ -60,6 +61,7 @@ class ServingOptions:
     draft_edge: float = 1.0
     dense: str = "bf16"
     kv: str = "bf16"
+    loop: str = "plain"
     kept_gib: float = 4.0
     kept_grid: int = 2048
     kept_share: float = 0.5
@@ -93,7 +95,7 @@ class ServingOptions:
                 raise OptionError(f"--{name.replace('_', '-')} {value}; needed: {low} to {high}")
         if self.reasoning_effort not in EFFORTS:
             raise OptionError(f"--reasoning-effort {self.reasoning_effort}; needed: one of {', '.join(EFFORTS)}")
-        for name, words in (("device", ("cpu", "cuda")), ("dense", DENSE_FORMS), ("kv", KV_FORMS)):
+        for name, words in (("device", ("cpu", "cuda")), ("dense", DENSE_FORMS), ("kv", KV_FORMS), ("loop", LOOPS)):
             if getattr(self, name) not in words:
                 raise OptionError(f"--{name} {getattr(self, name)}; needed: {' or '.join(words)}")
         if self.pool_tokens and self.pool_tokens < self.context:
@@ -159,6 +161,7 @@ def add_serving_flags(parser: argparse.ArgumentParser) -> None:
     add("--max-queued", type=int, default=defaults["max_queued"], help="requests that may wait for a slot")
     add("--max-queued-tokens", type=int, default=defaults["max_queued_tokens"], help="prompt tokens they may have together")
     add("--ranks", type=int, default=defaults["ranks"], help="processes that share the model, on GPUs one a device")
+    add("--loop", default=defaults["loop"], help="plain, or overlapped: tell what a step brought while the next one runs")
     add("--step-timeout", type=int, default=defaults["step_timeout"], help="seconds after which a step that has not ended ends the engine")
     add("--draft-policy", default=defaults["draft_policy"], metavar="W", help="how deep to draft, say fnc7:0.3; auto: the drafter's own")
     add("--copy-tokens", type=int, default=defaults["copy_tokens"], help="tokens a copy draft proposes at most; 0: no copies")
