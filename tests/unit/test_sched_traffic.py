@@ -59,6 +59,16 @@ class Pages:
         assert len(pages) * PAGE >= self.tokens[name]
 
 
+ARRIVAL = st.tuples(
+    st.sampled_from([60, 1, 64, 65, 190, 400]),
+    st.sampled_from([260, 1, 2, 63, 130, 320]),
+    st.sampled_from(PRIORITIES),
+    st.sampled_from("ab"),
+    st.sampled_from([0.0, 0.0, 0.0, 3.0]),
+    st.booleans(),
+)
+
+
 class Traffic(RuleBasedStateMachine):
     """Random arrivals, cancels, deadlines, priorities, owners and drafts. Some prompts begin alike, so kept states are used."""
 
@@ -76,24 +86,18 @@ class Traffic(RuleBasedStateMachine):
         self.sched = Scheduler(limits, lambda: self.now, KEPT if keeps else None)
         self.pages = Pages(keeps)
 
-    @rule(
-        prompt=st.integers(1, 500),
-        reply=st.integers(1, 260),
-        priority=st.sampled_from(PRIORITIES),
-        owner=st.sampled_from("ab"),
-        deadline_s=st.sampled_from([0.0, 0.0, 3.0]),
-        alike=st.booleans(),
-    )
-    def arrive(self, prompt: int, reply: int, priority: int, owner: str, deadline_s: float, alike: bool) -> None:
-        name, first = f"r{len(self.submitted)}", 0 if alike else len(self.submitted)
-        ids = (first, *range(1, prompt))
-        wanted = EngineRequest(name, ids, Sampling(), reply, frozenset({STOP}), owner=owner, priority=priority, deadline_s=deadline_s)
-        try:
-            self.sched.submit(wanted)
-        except EngineRejected as error:
-            self.refusals.append(error)
-            return
-        self.submitted[name] = wanted
+    @rule(arrivals=st.lists(ARRIVAL, min_size=1, max_size=5))
+    def arrive(self, arrivals: list[tuple[int, int, int, str, float, bool]]) -> None:
+        for prompt, reply, priority, owner, deadline_s, alike in arrivals:
+            name, first = f"r{len(self.submitted) + len(self.refusals)}", 0 if alike else len(self.submitted)
+            ids = (first, *range(1, prompt))
+            wanted = EngineRequest(name, ids, Sampling(), reply, frozenset({STOP}), owner=owner, priority=priority, deadline_s=deadline_s)
+            try:
+                self.sched.submit(wanted)
+            except EngineRejected as error:
+                self.refusals.append(error)
+                continue
+            self.submitted[name] = wanted
 
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
@@ -163,7 +167,7 @@ class Traffic(RuleBasedStateMachine):
         assert (self.sched.free_slots, self.sched.free_pages, self.sched.paused) == (SLOTS, POOL, 0)
 
 
-Traffic.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Traffic.TestCase.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
 TestTraffic = Traffic.TestCase
 
 
