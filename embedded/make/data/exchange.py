@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from embedded.make.data.conversation import Call, Media, Thoughts, Turn
+from embedded.make.data.conversation import Media, Thoughts, Turn
 from embedded.make.data.split import Split
 
 
@@ -47,8 +47,3 @@ def think(restate: str, steps: Sequence[str], conclusion: str, check: str = "") 
 def ask(question: str, answer: str, thoughts: Thoughts | None = None, media: tuple[Media, ...] = ()) -> tuple[Turn, Turn]:
     """A user turn and its answer."""
     return Turn("user", question, media=media), Turn("assistant", answer, thoughts)
-
-
-def ask_call(question: str, calls: tuple[Call, ...], thoughts: Thoughts | None = None) -> tuple[Turn, Turn]:
-    """A user turn answered by tool calls."""
-    return Turn("user", question), Turn("assistant", "", thoughts, calls)
