@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.core.plan import StepPlan, StepResult
-from lockstep.core.types import EngineRequest, Sampling
+from lockstep.core.types import EngineRequest, Picture, Sampling
 from lockstep.sched import KeptLimits, Scheduler, SchedulerLimits
 from lockstep.sched.kept import KeptPrompts
 from lockstep.sched.ledger import Ledger
@@ -232,6 +234,16 @@ def test_shared_tokens_count_whole_tiles_or_the_whole_prompt():
     assert whole.shared_tokens(Trace(request("b", (*ids[:150], 999, *ids[151:])))) == 128
     assert whole.shared_tokens(Trace(request("b", ids[:199]))) == 192
     assert whole.shared_tokens(Trace(request("b", (999, *ids[1:])))) == 0
+
+
+def test_prompts_with_different_pictures_share_what_stands_before_the_picture():
+    def shows(content: bytes) -> Trace:
+        picture = Picture(140, 20, 1, 1, 1, hashlib.sha256(content).hexdigest(), content)
+        return Trace(replace(request("p", tuple(range(200))), pictures=(picture,)))
+
+    assert shows(b"a").shared_tokens(shows(b"a")) == 200
+    assert shows(b"a").shared_tokens(shows(b"b")) == 128
+    assert shows(b"a").key(150) != shows(b"b").key(150)
 
 
 def test_the_ledger_refuses_what_nobody_owns():
