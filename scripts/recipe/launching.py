@@ -10,6 +10,7 @@ from pathlib import Path
 from recipe import container
 from recipe.adapters import containers
 from recipe.config import Config
+from recipe.kinds import FLAG
 from recipe.record import RUN, Launch
 from recipe.settings import SETTINGS
 
@@ -67,8 +68,8 @@ def engine_words(config: Config, places: Mapping[str, str], *, host: str) -> lis
     drafter = config.text("DRAFTER")
     words = ["serve", "--model", places["model"], "--drafter", places["drafter"] if drafter == "dflash2" else drafter]
     for name, setting in SETTINGS.items():
-        if name == "THINKING":
-            words.append("--thinking" if config.is_on(name) else "--no-thinking")
+        if setting.engine_option and setting.kind is FLAG:
+            words.append(setting.engine_option if config.is_on(name) else setting.engine_option.replace("--", "--no-"))
         elif setting.engine_option:
             words += [setting.engine_option, host if name == "HOST" else config.text(name)]
     if places["key"]:

@@ -115,7 +115,7 @@ _engine_setting(
     "--reasoning-effort",
     "effort when a request turns thinking on",
 )
-_engine_setting("VISION", 1, ("1", "0"), FLAG, "", "1 takes pictures and clips")
+_engine_setting("VISION", 1, "1", FLAG, "--vision", "1 takes pictures and clips, 0 serves text only")
 
 _engine_setting(
     "CONTEXT",
