@@ -73,6 +73,7 @@ class Loaded:
     config: ModelConfig
     digest: str
     kept: KeptLimits = field(default_factory=KeptLimits)
+    spill: SpillFolder | None = None
 
 
 class LastWords:
@@ -136,6 +137,8 @@ def run_engine(options: ServingOptions, channel: ChildChannel) -> int:
         watchdog.close()
         if worker:
             worker.shutdown(wait=False)
+        if loaded.spill:
+            loaded.spill.close()
     if words.ranks:
         words.ranks.leave()
         part_ways()
@@ -192,6 +195,8 @@ def _follow(options: ServingOptions, share: Share, channel: ChildChannel) -> Non
             case HashState():
                 channel.send(follower.hash(message))
             case Leave():
+                if loaded.spill:
+                    loaded.spill.close()
                 part_ways()
                 return
 
@@ -271,7 +276,7 @@ def load(options: ServingOptions, progress: Callable[[str, float], None], exchan
     if drafting.unknown_costs:
         measure_steps(model, drafting.unknown_costs)
     kept = _kept_limits(options, runner.kept_sizes)
-    return Loaded(runner, drafting.max_drafts, checkpoint.config, _digest(options), kept)
+    return Loaded(runner, drafting.max_drafts, checkpoint.config, _digest(options), kept, spill)
 
 
 def _tower(options: ServingOptions, checkpoint: Checkpoint, model: GlmModel) -> VisionTower | None:

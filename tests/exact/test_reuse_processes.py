@@ -114,6 +114,7 @@ def test_states_come_back_from_disk_with_the_same_replies(ranks: int, answers: d
         assert client.snapshot.kept_lost_total == 0
 
     serve(scenario, *flags(ranks, tmp_path))
+    assert not list(tmp_path.glob("*.kept")), "an engine that ends leaves nobody's prompts behind"
 
 
 def test_a_broken_file_of_any_rank_is_named_and_its_prompt_computed_again(
