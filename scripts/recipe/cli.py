@@ -43,6 +43,12 @@ def _restart() -> Run:
     return restart
 
 
+def _rollback() -> Run:
+    from recipe.verbs.start import rollback
+
+    return rollback
+
+
 def _prepare() -> Run:
     from recipe.verbs.start import prepare
 
@@ -85,6 +91,7 @@ def _documents() -> Run:
 VERBS: dict[str, Verb] = {
     "start": Verb("serve, or re-attach to the server that runs", _start),
     "restart": Verb("prepare everything, then replace the running server", _restart),
+    "rollback": Verb("serve the last build that was live before the present one", _rollback),
     "stop": Verb("let the server finish, end it, pack its logs", _stop),
     "prepare": Verb("build and fetch everything, do not serve", _prepare),
     "status": Verb("say what runs and how it is; exit status 0 only if it serves", _look("status")),

@@ -176,13 +176,13 @@ def _follow(stream: Iterator[Mapping[str, Any]], tell: Callable[[str], None]) ->
                 tell(line.strip())
 
 
-def drop_images(label: str, keep: Collection[str], others: Mapping[str, str]) -> list[str]:
-    """Remove images whose `label` has none of the values `keep` and that have all labels `others`; one in use stays. Returns names."""
+def drop_images(label: str, keep: Collection[str], other: str) -> list[str]:
+    """Remove images that have the label `other` and whose `label` has none of the values `keep`; one in use stays. Returns names."""
     from docker.errors import APIError
 
     removed = []
     with _engine() as engine:
-        for image in engine.images.list(filters={"label": [label, *(f"{name}={value}" for name, value in others.items())]}):
+        for image in engine.images.list(filters={"label": [label, other]}):
             if image.labels[label] not in keep:
                 with contextlib.suppress(APIError):
                     engine.images.remove(image.id)

@@ -19,7 +19,7 @@ from recipe.failure import Failure
 from recipe.job import Job
 from recipe.plan import Act, Action, Task
 
-BUILD_LABEL, ROOT_LABEL, WHEELS_LABEL = "recipe.build", "recipe.root", "recipe.wheels"
+BUILD_LABEL, ROOT_LABEL = "recipe.build", "recipe.root"
 DOCKER_FILES = ("Dockerfile", "entrypoint.py")
 NO_NET = ("--no-deps", "--no-index")
 VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -153,10 +153,9 @@ class DockerImage:
         self._job.ui.settle()
 
     def drop_others(self, keep: Collection[str]) -> None:
-        """Remove this clone's images of other builds, and layers of other wheels."""
-        root = str(self._job.config.root)
+        """Remove this clone's images of other builds."""
         with self._faults():
-            gone = containers.drop_images(BUILD_LABEL, keep, {ROOT_LABEL: root}) + containers.drop_images(WHEELS_LABEL, {self._wheels}, {})
+            gone = containers.drop_images(BUILD_LABEL, keep, f"{ROOT_LABEL}={self._job.config.root}")
         if gone:
             self._job.ui.inform("I_CLEANED", ", ".join(gone))
 
@@ -164,7 +163,7 @@ class DockerImage:
         context, cache = shop / "context", self._job.data_dir / "wheels" / self._wheels
         version = shlex.join(["docker", "run", "--rm", "--network", "none", "--entrypoint", "python3", self._base, "-c", VERSION])
         fetching = f'{shlex.join(self._pip(shop))} --python-version "$({version})"'
-        words = ["--build-arg", f"BASE_IMAGE={self._base}", "--build-arg", f"WHEELS={self._wheels}"]
+        words = ["--build-arg", f"BASE_IMAGE={self._base}"]
         words += ["--label", f"{BUILD_LABEL}={self.digest}", "--label", f"{ROOT_LABEL}={self._job.config.root}"]
         return (
             Act(f"docker pull {self._base}", self._pull),
@@ -205,4 +204,4 @@ class DockerImage:
     def _build(self, context: Path) -> None:
         labels = {BUILD_LABEL: self.digest, ROOT_LABEL: str(self._job.config.root)}
         with self._faults():
-            containers.build(context, self.tag, {"BASE_IMAGE": self._base, "WHEELS": self._wheels}, labels, self._job.note)
+            containers.build(context, self.tag, {"BASE_IMAGE": self._base}, labels, self._job.note)

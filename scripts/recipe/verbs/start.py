@@ -61,6 +61,33 @@ def prepare(job: Job, words: Sequence[str]) -> int:
         return 0
 
 
+def rollback(job: Job, words: Sequence[str]) -> int:
+    """Serve the newest build that was live here and is not the one of the present files; no file is changed."""
+    if job.config.is_on("DRY_RUN"):
+        launch = _earlier(job)
+        serve = ServeStep(job, launch, server.find(job.places))
+        plan.show((serve, _smoke(job, serve)), job.ui)
+        return 0
+    with lock.hold(job.places.state_dir, job.verb):
+        running, launch = _clear_up(job), _earlier(job)
+        if running is not None and running.launch.build == launch.build:
+            return _reattach(job, running)
+        _replace(job, launch, running, first=1, total=2)
+        return 0
+
+
+def _earlier(job: Job) -> Launch:
+    try:
+        present = _preparation(job, None, serves=False).launch.build
+    except Failure:
+        # Files that cannot be built are a reason to go back, not an obstacle.
+        present = ""
+    for launch in records.lived(job.places.state_dir):
+        if launch.build != present:
+            return launch
+    raise Failure("E_ROLLBACK", found="no other build than the present one was live here", needed="an earlier build that was live")
+
+
 @dataclass(frozen=True)
 class Preparation:
     steps: tuple[Step, ...]
@@ -136,9 +163,16 @@ def _serve(job: Job, old: Record | None) -> int:
     except BaseException:
         _put_away(job)
         raise
-    serve = ServeStep(job, preparation.launch, old)
+    _replace(job, preparation.launch, old, first=5, total=STEPS)
+    preparation.image.drop_others({one.build for one in records.lived(job.places.state_dir)})
+    return 0
+
+
+def _replace(job: Job, launch: Launch, old: Record | None, *, first: int, total: int) -> None:
+    """Start `launch` in the place of `old` and remember it once it is live; `old` comes back where it fails."""
+    serve = ServeStep(job, launch, old)
     try:
-        plan.carry_out((serve, _smoke(job, serve)), job.ui, first=5, total=STEPS)
+        plan.carry_out((serve, _smoke(job, serve)), job.ui, first=first, total=total)
     except Failure as failure:
         with interrupts.held_off():
             _abandon(job, serve)
@@ -151,8 +185,7 @@ def _serve(job: Job, old: Record | None) -> int:
         with interrupts.held_off():
             _abandon(job, serve)
         raise
-    preparation.image.drop_others({one.build for one in records.remember(job.places.state_dir, serve.launch)})
-    return 0
+    records.remember(job.places.state_dir, launch)
 
 
 def _abandon(job: Job, serve: ServeStep) -> None:
