@@ -64,7 +64,7 @@ CASES: list[tuple[str, str, bytes, int, str | None, str]] = [
     ("no role", CHAT, messages([{"content": "x"}]), 400, "messages[0].role", "missing"),
     ("content as a number", CHAT, messages([{"role": "user", "content": 5}]), 400, "messages[0].content", "text parts"),
     ("content missing", CHAT, messages([{"role": "user"}]), 400, "messages[0]", "content"),
-    ("a picture", CHAT, messages([{"role": "user", "content": [{"type": "image_url"}]}]), 400, "messages[0].content", "text-only"),
+    ("a picture", CHAT, messages([{"role": "user", "content": [{"type": "image_url"}]}]), 400, "messages[0].content", "part 0"),
     ("a part without text", CHAT, messages([{"role": "user", "content": [{"type": "text"}]}]), 400, "messages[0].content", "part 0"),
     ("an unknown model", CHAT, chat(model="gpt-4"), 404, "model", "glm-5.3-flash"),
     ("a model as a number", CHAT, chat(model=5), 400, "model", "string"),
