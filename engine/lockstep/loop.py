@@ -1,6 +1,7 @@
 """The engine's loop: schedule, run, update, emit. Plain, or overlapped: what a step brought is told while the next one runs.
 
-Messages arrive and are decoded in the channel's own thread either way. Knows the channel, the scheduler and the runner by their surface only, so a test drives it with either replaced.
+Messages arrive and are decoded in the channel's own thread either way. Knows the channel, the scheduler and the runner by their surface
+only, so a test drives it with either replaced.
 """
 
 from __future__ import annotations

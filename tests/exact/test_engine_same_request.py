@@ -13,6 +13,7 @@ import pytest
 
 from fixtures.engines import GREEDY, ROOT, SAMPLED, Answer, ask, command, serve
 from lockstep.channel.client import EngineClient, EngineState
+from lockstep.config.serving import LOOPS
 from lockstep.core.errors import CONTEXT_EXCEEDED, EngineDied, EngineRejected
 from lockstep.core.types import EngineRequest, FinishReason, Sampling
 
@@ -43,18 +44,19 @@ def alone() -> dict[tuple[int, Sampling], Answer]:
     return answers
 
 
-@pytest.mark.parametrize("prompt_slice", [64, 7, 4096])
-def test_together_equals_alone_whatever_the_prompt_slices(alone, prompt_slice: int):
+@pytest.mark.parametrize(("prompt_slice", "loop"), [(64, "plain"), (7, "overlapped"), (4096, "overlapped")])
+def test_together_equals_alone_whatever_the_prompt_slices_in_either_loop(alone, prompt_slice: int, loop: str):
     async def scenario(client: EngineClient) -> None:
         for sampling in (GREEDY, SAMPLED):
             names = [request(f"{n}-{copy}", n, sampling) for copy in range(2) for n in LENGTHS]
             answers = await asyncio.gather(*(ask(client, wanted) for wanted in names))
             assert answers == [alone[len(wanted.prompt_ids), sampling] for wanted in names]
 
-    serve(scenario, "--parallel", "4", "--prompt-slice", str(prompt_slice))
+    serve(scenario, "--parallel", "4", "--prompt-slice", str(prompt_slice), "--loop", loop)
 
 
-def test_staggered_arrivals_and_cancels_next_door_change_nothing(alone):
+@pytest.mark.parametrize("loop", LOOPS)
+def test_staggered_arrivals_and_cancels_next_door_change_nothing(alone, loop: str):
     async def cancelled_after(client: EngineClient, name: str, rounds: int) -> None:
         stream = client.submit(request(name, 80, SAMPLED, max_tokens=200))
         for _ in range(rounds):
@@ -72,10 +74,10 @@ def test_staggered_arrivals_and_cancels_next_door_change_nothing(alone):
         answers = (await asyncio.gather(*asked, *noise))[: len(wanted)]
         assert list(answers) == [alone[len(one.prompt_ids), one.sampling] for one in wanted]
 
-    serve(scenario, "--parallel", "3", "--prompt-slice", "64")
+    serve(scenario, "--parallel", "3", "--prompt-slice", "64", "--loop", loop)
 
 
-@pytest.mark.parametrize("flags", [("mtp",), (str(ROOT / "embedded" / "drafter"), "--draft-policy", "cost7:noisy")])
+@pytest.mark.parametrize("flags", [("mtp", "--loop", "overlapped"), (str(ROOT / "embedded" / "drafter"), "--draft-policy", "cost7:noisy")])
 def test_an_engine_that_drafts_gives_the_same_replies_and_counts_its_drafts(alone, flags: tuple[str, ...]):
     async def scenario(client: EngineClient) -> None:
         for sampling in (GREEDY, SAMPLED):
