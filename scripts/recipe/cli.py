@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import traceback
@@ -24,84 +25,33 @@ Run = Callable[[Job, Sequence[str]], int]
 
 @dataclass(frozen=True)
 class Verb:
-    """`load` imports the verb's module when it is asked for, so that a quick verb stays quick."""
+    """`place` is module and function below this package, imported when the verb is asked for, so that a quick verb stays quick."""
 
     help: str
-    load: Callable[[], Run]
+    place: str
     takes_words: bool = False
 
-
-def _start() -> Run:
-    from recipe.verbs.start import start
-
-    return start
-
-
-def _restart() -> Run:
-    from recipe.verbs.start import restart
-
-    return restart
-
-
-def _rollback() -> Run:
-    from recipe.verbs.start import rollback
-
-    return rollback
-
-
-def _prepare() -> Run:
-    from recipe.verbs.start import prepare
-
-    return prepare
-
-
-def _stop() -> Run:
-    from recipe.verbs.stop import stop
-
-    return stop
-
-
-def _look(name: str) -> Callable[[], Run]:
-    def load() -> Run:
-        from recipe.verbs import look
-
-        return {"status": look.status, "config": look.config, "logs": look.logs}[name]
-
-    return load
-
-
-def _patches() -> Run:
-    from recipe.verbs import patches
-
-    return patches.run
-
-
-def _verify() -> Run:
-    from recipe.verbs.verify import verify
-
-    return verify
-
-
-def _documents() -> Run:
-    from recipe.documents import write
-
-    return write
+    def load(self) -> Run:
+        module, _, name = self.place.partition(":")
+        return getattr(importlib.import_module(f"recipe.{module}"), name)
 
 
 VERBS: dict[str, Verb] = {
-    "start": Verb("serve, or re-attach to the server that runs", _start),
-    "restart": Verb("prepare everything, then replace the running server", _restart),
-    "rollback": Verb("serve the last build that was live before the present one", _rollback),
-    "stop": Verb("let the server finish, end it, pack its logs", _stop),
-    "prepare": Verb("build and fetch everything, do not serve", _prepare),
-    "status": Verb("say what runs and how it is; exit status 0 only if it serves", _look("status")),
-    "config": Verb("show every setting and where it comes from", _look("config")),
-    "logs": Verb("show the end of the server's log; -f follows it", _look("logs"), takes_words=True),
-    "patches": Verb("list, verify, edit, refresh or pin the patch series", _patches, takes_words=True),
+    "start": Verb("serve, or re-attach to the server that runs", "verbs.start:start"),
+    "restart": Verb("prepare everything, then replace the running server", "verbs.start:restart"),
+    "rollback": Verb("serve the last build that was live before the present one", "verbs.start:rollback"),
+    "stop": Verb("let the server finish, end it, pack its logs", "verbs.stop:stop"),
+    "prepare": Verb("build and fetch everything, do not serve", "verbs.start:prepare"),
+    "status": Verb("say what runs and how it is; exit status 0 only if it serves", "verbs.look:status"),
+    "config": Verb("show every setting and where it comes from", "verbs.look:config"),
+    "logs": Verb("show the end of the server's log; -f follows it", "verbs.look:logs", takes_words=True),
+    "patches": Verb("list, verify, edit, refresh or pin the patch series", "verbs.patches:run", takes_words=True),
     "verify": Verb(
-        "quality, gate, gatelong, reuse, ranks: ask the running server, or --base-url, bundled questions", _verify, takes_words=True
+        "quality, gate, gatelong, reuse, ranks: ask the running server, or --base-url, bundled questions",
+        "verbs.verify:verify",
+        takes_words=True,
     ),
-    "documents": Verb("write the files that are generated from the registries", _documents),
+    "documents": Verb("write the files that are generated from the registries", "documents:write"),
 }
 
 

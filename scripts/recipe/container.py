@@ -22,9 +22,11 @@ class Flag:
     value: Any
 
 
-def restrictions(user: str, seccomp: str) -> list[Flag]:
-    """What every container of the engine is denied."""
+def common(name: str, run: str, user: str, seccomp: str) -> list[Flag]:
+    """What every container of the engine is called, and what it is denied."""
     return [
+        Flag(("--name", name), "name", name),
+        Flag(("--label", f"{RUN_LABEL}={run}"), "labels", {RUN_LABEL: run}),
         Flag(("--restart", "no"), "restart_policy", {"Name": "no"}),
         Flag(("--user", user), "user", user),
         Flag(("--read-only",), "read_only", True),
@@ -40,14 +42,6 @@ def restrictions(user: str, seccomp: str) -> list[Flag]:
             {"type": "json-file", "config": {"max-size": LOG_SIZE, "max-file": LOG_FILES}},
         ),
     ]
-
-
-def label(run: str) -> Flag:
-    return Flag(("--label", f"{RUN_LABEL}={run}"), "labels", {RUN_LABEL: run})
-
-
-def name(text: str) -> Flag:
-    return Flag(("--name", text), "name", text)
 
 
 def network(*, host: str, port: int, is_bridge: bool) -> Flag:

@@ -34,14 +34,12 @@ def process_launch(config: Config, build: str, python: Path, environment: Mappin
 
 def container_launch(config: Config, build: str, environment: Mapping[str, str]) -> Launch:
     """The engine as a container: nothing writable but the run folder, /tmp and the kernel cache, no capability, private IPC."""
-    has_key, folder = bool(config.text("API_KEY_FILE")), config.root / "docker"
+    has_key = bool(config.text("API_KEY_FILE"))
     lent_key = str(config.folder("STATE_DIR") / "lent-key") if has_key else ""
     user = "0:0" if containers.is_rootless(environment) else f"{os.getuid() or container.NOBODY}:{os.getgid() or container.NOBODY}"
     is_bridge = config.text("NETWORK") == "bridge"
     flags = [
-        container.name(config.text("CONTAINER_NAME")),
-        container.label(RUN),
-        *container.restrictions(user, str(folder / "seccomp.json")),
+        *container.common(config.text("CONTAINER_NAME"), RUN, user, str(config.root / "docker/seccomp.json")),
         container.network(host=config.text("HOST"), port=config.number("PORT"), is_bridge=is_bridge),
         container.memory(32 if config.gpus() else 1),
         *container.gpus(config.gpus()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from recipe.kinds import FLAG, PRINTABLE, Kind, address, choice, folder, gpus, integer, matching, optional
 
@@ -40,34 +41,13 @@ class Setting:
 _registry: list[Setting] = []
 
 
-def _setting(
-    name: str, group: int, default: str | tuple[str, str], kind: Kind, help_text: str, *, unit: str = "", is_secret: bool = False
-) -> None:
+def _setting(name: str, group: int, default: str | tuple[str, str], kind: Kind, help_text: str, **more: Any) -> None:
     two_gpu, embedded = (default, default) if isinstance(default, str) else default
-    _registry.append(
-        Setting(
-            name=name, group=GROUPS[group], two_gpu=two_gpu, embedded=embedded, kind=kind, help=help_text, unit=unit, is_secret=is_secret
-        )
-    )
+    _registry.append(Setting(name=name, group=GROUPS[group], two_gpu=two_gpu, embedded=embedded, kind=kind, help=help_text, **more))
 
 
-def _engine_setting(
-    name: str, group: int, default: str | tuple[str, str], kind: Kind, option: str, help_text: str, *, unit: str = ""
-) -> None:
-    two_gpu, embedded = (default, default) if isinstance(default, str) else default
-    _registry.append(
-        Setting(
-            name=name,
-            group=GROUPS[group],
-            two_gpu=two_gpu,
-            embedded=embedded,
-            kind=kind,
-            help=help_text,
-            unit=unit,
-            is_engine=True,
-            engine_option=option,
-        )
-    )
+def _engine_setting(name: str, group: int, default: str | tuple[str, str], kind: Kind, option: str, help_text: str, unit: str = "") -> None:
+    _setting(name, group, default, kind, help_text, unit=unit, is_engine=True, engine_option=option)
 
 
 _NAME = matching(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}", "1 to 128 letters, digits, '.', '_', '/' or '-', the first a letter or digit")

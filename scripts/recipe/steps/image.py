@@ -6,9 +6,9 @@ import contextlib
 import os
 import shlex
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from recipe import files, patchset
 from recipe.adapters import containers
@@ -25,19 +25,31 @@ NO_NET = ("--no-deps", "--no-index")
 VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 
-class Image(Protocol):
-    """A build by content: `digest` names everything that decides it."""
+class Image(ABC):
+    """A build by content: `digest` names everything that decides it. It is made in a folder that goes away."""
 
     title: str
     digest: str
+    _job: Job
 
+    @abstractmethod
     def is_ready(self) -> bool: ...
 
-    def actions(self) -> Sequence[Action]: ...
+    @abstractmethod
+    def drop_others(self, keep: Collection[str]) -> None:
+        """Remove this clone's builds that have no digest of `keep`."""
 
-    def run(self) -> None: ...
+    @abstractmethod
+    def _actions(self, shop: Path) -> Sequence[Action]: ...
 
-    def drop_others(self, keep: Collection[str]) -> None: ...
+    def actions(self) -> Sequence[Action]:
+        return self._actions(files.shop_of(self._job.data_dir))
+
+    def run(self) -> None:
+        with files.workshop(self._job.data_dir) as shop:
+            for action in self._actions(shop):
+                action.run()
+        self._job.ui.settle()
 
 
 def wheel_actions(job: Job, pin: Pin, host_tools: Environment, shop: Path, place: Path) -> Sequence[Action]:
@@ -47,7 +59,7 @@ def wheel_actions(job: Job, pin: Pin, host_tools: Environment, shop: Path, place
     return (*patchset.actions(pin, source), job.command("E_IMAGE", *argv))
 
 
-class ProcessImage:
+class ProcessImage(Image):
     """The engine's wheel in a small environment of its own, on top of the shared one with its dependencies.
 
     Other builds stay beside it, each a few megabytes, until nothing can go back to them.
@@ -71,35 +83,16 @@ class ProcessImage:
         told = files.read_json(self.place / READY)
         return told is not None and told.get("digest") == self.digest and self.python.exists() and self._base.is_ready()
 
-    def actions(self) -> Sequence[Action]:
-        return self._actions(files.shop_of(self._job.data_dir))
-
-    def run(self) -> None:
-        with files.workshop(self._job.data_dir) as shop:
-            for action in self._actions(shop):
-                action.run()
-
     def _actions(self, shop: Path) -> Sequence[Action]:
         job, made, wheel = self._job, shop / "engine", shop / "wheel"
         base_python = str(self._base.python)
+        pip = (base_python, "-m", "pip", "--python", str(made / "bin" / "python"))
         base = () if self._base.is_ready() else self._base.actions(shop)
         return (
             *base,
             *wheel_actions(job, self._pin, self._host_tools, shop, wheel),
             job.command("E_VENV", base_python, "-m", "venv", "--without-pip", str(made)),
-            job.command(
-                "E_IMAGE",
-                base_python,
-                "-m",
-                "pip",
-                "--python",
-                str(made / "bin" / "python"),
-                "install",
-                *NO_NET,
-                "--find-links",
-                str(wheel),
-                "lockstep",
-            ),
+            job.command("E_IMAGE", *pip, "install", *NO_NET, "--find-links", str(wheel), "lockstep"),
             Task(f"let {made} see {self._base.packages}, mark it ready, then rename it to {self.place}", lambda: self._finish(made)),
         )
 
@@ -111,7 +104,6 @@ class ProcessImage:
         files.put_in_place(made, self.place)
 
     def drop_others(self, keep: Collection[str]) -> None:
-        """Remove this clone's other builds."""
         for place in self.place.parent.iterdir():
             told = files.read_json(place / READY) or {}
             if told.get("root") == str(self._job.config.root) and told.get("digest") not in keep:
@@ -119,7 +111,7 @@ class ProcessImage:
                 self._job.ui.inform("I_CLEANED", str(place))
 
 
-class DockerImage:
+class DockerImage(Image):
     """The engine as a container image, tagged with the digest; its wheels are fetched here, so that the build needs no network."""
 
     title = "Image: the engine as a container image"
@@ -143,17 +135,7 @@ class DockerImage:
             # Before the first step there may be no SDK yet; a daemon that stays silent is told by the work that needs it.
             return False
 
-    def actions(self) -> Sequence[Action]:
-        return self._actions(files.shop_of(self._job.data_dir))
-
-    def run(self) -> None:
-        with files.workshop(self._job.data_dir) as shop:
-            for action in self._actions(shop):
-                action.run()
-        self._job.ui.settle()
-
     def drop_others(self, keep: Collection[str]) -> None:
-        """Remove this clone's images of other builds."""
         with self._faults():
             gone = containers.drop_images(BUILD_LABEL, keep, f"{ROOT_LABEL}={self._job.config.root}")
         if gone:

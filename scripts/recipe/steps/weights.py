@@ -53,14 +53,8 @@ class PublishedWeights:
     def _download(self, snapshot: Snapshot) -> Command:
         module = str(self._job.config.root / "scripts")
         token = self._job.config.chosen["HF_TOKEN"].text
-        words = (
-            str(self._host_tools.python),
-            "-m",
-            "recipe.adapters.hub",
-            snapshot.repository,
-            snapshot.revision,
-            str(self._folder(snapshot)),
-        )
+        words = (str(self._host_tools.python), "-m", "recipe.adapters.hub")
+        words += (snapshot.repository, snapshot.revision, str(self._folder(snapshot)))
         return self._job.command("E_DOWNLOAD", "env", f"PYTHONPATH={module}", *words, secrets={"HF_TOKEN": token} if token else None)
 
     def actions(self) -> Sequence[Action]:

@@ -64,8 +64,7 @@ def prepare(job: Job, words: Sequence[str]) -> int:
 def rollback(job: Job, words: Sequence[str]) -> int:
     """Serve the newest build that was live here and is not the one of the present files; no file is changed."""
     if job.config.is_on("DRY_RUN"):
-        launch = _earlier(job)
-        serve = ServeStep(job, launch, server.find(job.places))
+        serve = ServeStep(job, _earlier(job), server.find(job.places))
         plan.show((serve, _smoke(job, serve)), job.ui)
         return 0
     with lock.hold(job.places.state_dir, job.verb):
