@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from typing import Any
 
@@ -168,10 +169,13 @@ def test_the_window_is_exact_at_its_edge(front: Front) -> None:
 
 def test_too_large_and_compressed_bodies_are_refused_early(front: Front) -> None:
     http = front.http
-    huge = http.post(CHAT, content=chat(user="x" * (33 << 20)))
+    huge = http.post(COMPLETIONS, content=completion(user="x" * (33 << 20)))
     check(huge, 413, None, "33554432")
-    chunked = http.post(CHAT, content=(b" " * (1 << 20) for _ in range(40)))
+    chunked = http.post(COMPLETIONS, content=(b" " * (1 << 20) for _ in range(40)))
     check(chunked, 413, None, "33554432")
+    with socket.create_connection(("127.0.0.1", front.port)) as connection:
+        connection.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (CHAT.encode(), (96 << 20) + 1))
+        assert b" 413 " in connection.recv(100)
     check(http.post(CHAT, content=chat(), headers={"content-encoding": "gzip"}), 415, None, "uncompressed")
     assert http.post(CHAT, content=chat()).status_code == 200
 
