@@ -26,7 +26,7 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     ("name", "options", "row"),
     [
         ("gate", ["--only", "tool_calls"], "tool calls, drafted             6/6"),
-        ("gatelong", ["--lengths", "300"], "long prompts, drafted           2/2"),
+        ("gatelong", ["--lengths", "300"], "300 tokens, drafted             2/2"),
         ("reuse", ["--only", "next_turn", "--lengths", "150"], "next turn                       2/2"),
         ("ranks", ["--only", "settings"], "settings of the ranks           2/2"),
     ],

@@ -29,6 +29,7 @@ SAMPLINGS: dict[str, Request] = {
 }
 KINDS = {"prose": "prose", "code": "code", "counting": "counting", "json_instruction": "JSON", "tool_calls": "tool calls"}
 REUSE_TOKENS = (100, 1000, 4000)
+WINDOW = "window"
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,12 @@ def _compared(server: Server, serial: Serial, asked: Sequence[Asked], replies: I
     return [(one.name, difference(reply, serial.of(server, one))) for one, reply in zip(asked, replies, strict=True)]
 
 
-def _drafted(check: Check, reasons: list[tuple[str, str]], replies: Sequence[Reply]) -> Result:
+def _drafted(check: Check, reasons: list[tuple[str, str]], replies: Sequence[Reply], where: str = "") -> Result:
     """The verdict, unless nothing was drafted: then equal replies show nothing of drafts."""
     tokens, drafts = sum(reply.completion_tokens for reply in replies), sum(reply.drafted_tokens for reply in replies)
     if not drafts and not any(reason for _, reason in reasons):
         return skip(check, "the server drafted nothing (DRAFTER)")
-    return verdict(check, reasons, [f"{tokens} tokens, {drafts} drafts"])
+    return verdict(check, reasons, [f"{where}{tokens} tokens, {drafts} drafts"])
 
 
 def _at_once(server: Server, asked: Sequence[Asked]) -> list[Reply]:
@@ -103,7 +104,7 @@ def _at_once(server: Server, asked: Sequence[Asked]) -> list[Reply]:
         return list(pool.map(lambda one: _send(server, one.request, _cold()), asked))
 
 
-def gate() -> tuple[Check, ...]:
+def gate(options: Options) -> tuple[Check, ...]:
     """Drafted against serial, kind by kind, alone; then all of them four at a time."""
     serial = Serial()
 
@@ -120,31 +121,28 @@ def gate() -> tuple[Check, ...]:
     return (*kinds, Check("together", f"all, {TOGETHER} at once", 1.0, together))
 
 
-def gatelong() -> tuple[Check, ...]:
-    """Drafted against serial behind long prompts."""
-    return (Check("long_prompts", "long prompts, drafted", 1.0, _long_prompts),)
+def gatelong(options: Options) -> tuple[Check, ...]:
+    """Drafted against serial behind long prompts, greedy and sampled; without lengths given, the last one fills the served window."""
+    scale = [1.0]
 
-
-def _long_prompts(server: Server, check: Check, options: Options) -> Result:
-    """At each length greedy and sampled; without lengths given, the last one fills the served window."""
-    reasons, replies, notes, scale = list[tuple[str, str]](), list[Reply](), list[str](), 1.0
-    room = server.context - REPLY_ROOM_TOKENS if server.context else max(NEEDLE_TOKENS)
-    lengths = [n for n in options.lengths or NEEDLE_TOKENS if n <= room]
-    for tokens in lengths if options.lengths else [*lengths, room]:
+    def behind(server: Server, check: Check, options: Options) -> Result:
+        room = server.context - REPLY_ROOM_TOKENS if server.context else max(NEEDLE_TOKENS)
+        tokens = room if check.name == WINDOW else int(check.name)
+        if tokens > room:
+            return skip(check, f"the server's window has {server.context} tokens")
         # The haystack's own estimate is a safe one; the prompts before tell how many tokens a length really takes.
-        case = haystack.build(bundled("needles"), round(tokens / scale))
-        for name in ("greedy", "cut"):
-            asked = Asked(f"{tokens} {name}", {**request_of(case), "max_tokens": LONG_REPLY_TOKENS, **SAMPLINGS[name]})
-            replies.append(_send(server, asked.request, _cold()))
-            reasons += _compared(server, Serial(), [asked], replies[-1:])
-        if replies[-1].prompt_tokens:
-            scale *= replies[-1].prompt_tokens / tokens
-            notes.append(f"{replies[-1].prompt_tokens} tokens")
-    result = _drafted(check, reasons, replies)
-    return result if result.skipped else verdict(check, reasons, [*notes, *result.notes])
+        case = haystack.build(bundled("needles"), round(tokens / scale[0]))
+        asked = [Asked(name, {**request_of(case), "max_tokens": LONG_REPLY_TOKENS, **SAMPLINGS[name]}) for name in ("greedy", "cut")]
+        replies = [_send(server, one.request, _cold()) for one in asked]
+        prompt_tokens = replies[0].prompt_tokens
+        scale[0] *= prompt_tokens / tokens if prompt_tokens else 1.0
+        return _drafted(check, _compared(server, Serial(), asked, replies), replies, f"behind {prompt_tokens} tokens: ")
+
+    names = [str(tokens) for tokens in options.lengths] or [*map(str, NEEDLE_TOKENS), WINDOW]
+    return tuple(Check(name, f"{name}{'' if name == WINDOW else ' tokens'}, drafted", 1.0, behind) for name in names)
 
 
-def reuse() -> tuple[Check, ...]:
+def reuse(options: Options) -> tuple[Check, ...]:
     """Replies from kept prompt states against replies of an empty cache."""
     return (
         Check("identical", "identical prompt again", 1.0, _identical),
@@ -221,7 +219,7 @@ def _beginning_at_once(server: Server, check: Check, options: Options) -> Result
     return verdict(check, reasons, [f"cached tokens: {', '.join(str(reply.cached_tokens) for reply in replies)}"])
 
 
-def ranks() -> tuple[Check, ...]:
+def ranks(options: Options) -> tuple[Check, ...]:
     """What several ranks say of each other, and that they chose the same tokens. Raises Failure E_UNCHECKED if there is one rank."""
     return (Check("settings", "settings of the ranks", 1.0, _settings), Check("tokens", "tokens on every rank", 1.0, _tokens))
 

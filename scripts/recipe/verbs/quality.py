@@ -15,8 +15,8 @@ from recipe.quality.client import parse_url, probe
 from recipe.ui import Ui
 
 KEY_VARIABLE = "QUALITY_API_KEY"
-SUITES: dict[str, Callable[[], Sequence[suite.Check]]] = {
-    "quality": lambda: suite.CHECKS,
+SUITES: dict[str, Callable[[suite.Options], Sequence[suite.Check]]] = {
+    "quality": lambda _: suite.CHECKS,
     "gate": gates.gate,
     "gatelong": gates.gatelong,
     "reuse": gates.reuse,
@@ -50,7 +50,7 @@ def run(arguments: Sequence[str], ui: Ui, base_url: str = "", key: str = "", nam
     """
     told = parser(name, base_url).parse_args(arguments)
     options = suite.Options(tuple(one for one in told.only.split(",") if one), told.lengths)
-    checks = suite.chosen(SUITES[name](), options)
+    checks = suite.chosen(SUITES[name](options), options)
     if not told.base_url:
         raise Failure(
             "E_API", found="no server of this installation runs", needed="one to ask", remedy="./start.sh, or give --base-url URL"
