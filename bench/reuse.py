@@ -152,6 +152,7 @@ def main() -> None:
         "device": "cpu",
         "machine": platform.machine(),
         "torch": torch.__version__,
+        "load_average": round(os.getloadavg()[0], 1),
         "flags": flags,
         "pairs": len(pairs),
         "prompt_tokens": statistics.median(cold.prompt for _, cold in pairs),

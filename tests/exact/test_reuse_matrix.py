@@ -48,6 +48,13 @@ class Ground:
         options = ServingOptions(EMBEDDED, drafter=DRAFTERS[name])
         return load_drafting(options, Surroundings(self.checkpoint, self.model, self.vocabulary, PAGES, SLOTS))
 
+    def scribble(self) -> None:
+        """Leave nothing of earlier requests in slots and pages."""
+        self.pool.latents[:, : PAGES * PAGE_TOKENS] = 9.0
+        self.pool.pooled[:, : PAGES * self.pool.pools_per_page] = 9.0
+        for part in (self.slots.kda, self.slots.conv_tail, self.slots.index_tail):
+            part.fill_(9.0)
+
     def keeper(self, drafter: str, grid_tokens: int = PAGE_TOKENS, spill: SpillFolder | None = None) -> Keeper:
         drafting = self.drafting(drafter)
         return Keeper(
@@ -137,6 +144,7 @@ def test_a_prompt_is_the_same_from_disk_and_after_everything_was_evicted(ground:
         keeper = ground.keeper(drafter, spill=spill)
         keeper.ask(branch((length - 1) // PAGE_TOKENS * PAGE_TOKENS))
         keeper.evict_all()
+        ground.scribble()
         spill.settle()
         assert keeper.kept.disk_bytes > 0
         assert keeper.kept.memory_bytes == 0
