@@ -88,7 +88,7 @@ class MediaDecoder:
                 await spare.result().end()
 
     async def decode(self, url: str, kind: str, owner: str, low: bool = False) -> Decoded:
-        """The picture or clip of a data URL. Raises MediaError for one that cannot be used, DecoderBusy past the queue.
+        """The picture or clip of a data URL. Raises MediaError for one that cannot be used, DecoderBusy past the queue, WorkerFault.
 
         `low` asks for a small picture.
         """
@@ -162,8 +162,10 @@ class _Worker:
             async with asyncio.timeout(_START_S):
                 worker.level = (await worker._head())["level"]
         except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
-            await worker.end()
             raise WorkerFault("no process that decodes pictures and clips comes up; needed: the packages pillow and av") from None
+        finally:
+            if not worker.level:
+                await worker.end()
         return worker
 
     async def decode(self, order: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:

@@ -8,11 +8,11 @@ from typing import Any
 
 from lockstep.core.errors import CONTEXT_EXCEEDED
 from lockstep.core.types import Picture
-from lockstep.media.decoder import Decoded, DecoderBusy, MediaDecoder
+from lockstep.media.decoder import Decoded, DecoderBusy, MediaDecoder, WorkerFault
 from lockstep.media.limits import LIMITS
 from lockstep.media.source import MediaError
 from lockstep.server.deployment import Deployment
-from lockstep.server.errors import bad_request, overloaded
+from lockstep.server.errors import bad_request, overloaded, unavailable
 from lockstep.server.schema import ChatMessage, MediaPart
 from lockstep.text.placeholders import Placeholders, Shown
 from lockstep.text.template import Prompt
@@ -114,6 +114,8 @@ async def _decode(media: MediaDecoder, found: list[_Found], owner: str, context:
             raise bad_request(f"The {one.kind} in `{one.where}` {error}.", f"{one.where}.{one.part.type}", "invalid_media") from None
         except DecoderBusy as error:
             raise overloaded(f"{error}.", 0) from None
+        except WorkerFault as error:
+            raise unavailable(f"The server cannot look at pictures now: {error}.", "media_unavailable", retry=True) from None
         tokens += decoded[-1].tokens * len(decoded[-1].segments)
         if tokens > context:
             message = f"This model's maximum context length is {context} tokens. However, the media need {tokens} tokens or more"
