@@ -142,7 +142,9 @@ class Stage:
     def evaluate(
         self, encoder: Encoder, count: int, tasks: tuple[str, ...] = QUICK_TASKS, long: int = 8, seed: int = 7
     ) -> dict[str, float]:
-        """Exact greedy replies per held-out task; needles in long rows under `long_needle`."""
+        """Exact greedy replies per held-out task; needles in long rows under `long_needle`. A `count` of 0 asks nothing."""
+        if not count:
+            return {}
         stops = frozenset(self.model.text.eos_token_ids)
         length, device = self.feed.length, self.feed.device
         result = run(self.model, prompts(encoder, tasks, count, length, seed), self.feed.tokens // length, length, device, stops)
