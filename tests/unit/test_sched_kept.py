@@ -246,15 +246,21 @@ def test_prompts_with_different_pictures_share_what_stands_before_the_picture():
     assert shows(b"a").key(150) != shows(b"b").key(150)
 
 
-def test_the_ledger_refuses_what_nobody_owns():
-    ledger = Ledger(2)
-    pages = ledger.take(1)
-    ledger.share(pages)
+def test_the_ledger_knows_what_only_keepers_own_and_refuses_what_nobody_owns():
+    ledger = Ledger(3)
+    pages = ledger.take(2)
+    ledger.keep(pages)
+    ledger.share(pages[:1])
+    assert (ledger.free, ledger.idle) == (1, 0)
     ledger.give_back(pages)
-    assert ledger.free == 1
-    ledger.give_back(pages)
-    assert ledger.free == 2
-    with pytest.raises(ValueError, match="free already"):
+    assert (ledger.free, ledger.idle) == (1, 1)
+    ledger.give_back(pages[:1])
+    assert (ledger.free, ledger.idle) == (1, 2)
+    with pytest.raises(ValueError, match="has no such owner"):
         ledger.give_back(pages)
+    ledger.let_go(pages)
+    assert (ledger.free, ledger.idle) == (3, 0)
+    with pytest.raises(ValueError, match="has no such owner"):
+        ledger.let_go(pages)
     with pytest.raises(ValueError, match="is free; needed"):
         ledger.share(pages)

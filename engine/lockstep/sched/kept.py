@@ -87,7 +87,6 @@ class KeptPrompts:
         self._states: dict[Key, KeptState] = {}
         self._by_tile: dict[bytes, list[KeptState]] = {}
         self._bytes: Counter[str] = Counter()
-        self._page_owners: Counter[int] = Counter()
         self._disk_bytes = self._clock = self._numbers = 0
         self._orders = _Orders()
 
@@ -107,7 +106,7 @@ class KeptPrompts:
     @property
     def idle_pages(self) -> int:
         """Pages only kept states own: those that `make_room` can free."""
-        return sum(map(self._is_idle, self._page_owners))
+        return self._pages.idle
 
     def find(self, trace: Trace) -> KeptState | None:
         """The longest state a prompt can begin from: its end if that is kept, else a whole number of tiles before its last token."""
@@ -167,7 +166,7 @@ class KeptPrompts:
         if pages <= self._pages.free:
             return True
         staying = [*self._orders.in_use.values(), *([beside] if beside else [])]
-        blocked = {page for state in staying for page in state.pages if self._is_idle(page)}
+        blocked = {page for state in staying for page in state.pages if self._pages.is_idle(page)}
         return pages <= self._pages.free + self.idle_pages - len(blocked)
 
     def make_room(self, pages: int) -> bool:
@@ -189,9 +188,6 @@ class KeptPrompts:
         """Spills and drops for the plan under way, which is out from here on."""
         orders, self._orders = self._orders, _Orders()
         return tuple(orders.spills), tuple(orders.drops)
-
-    def _is_idle(self, page: int) -> bool:
-        return self._pages.owners(page) == self._page_owners[page]
 
     def _touch(self, state: KeptState) -> None:
         self._clock += 1
@@ -273,15 +269,10 @@ class KeptPrompts:
         self._states[state.key] = state
         self._by_tile.setdefault(state.key[0], []).append(state)
         self._bytes[state.namespace] += state.size_bytes
-        self._pages.share(state.pages)
-        self._page_owners.update(state.pages)
+        self._pages.keep(state.pages)
 
     def _disown(self, state: KeptState) -> None:
         self._bytes[state.namespace] -= state.size_bytes
         if not self._bytes[state.namespace]:
             del self._bytes[state.namespace]
-        self._pages.give_back(state.pages)
-        for page in state.pages:
-            self._page_owners[page] -= 1
-            if not self._page_owners[page]:
-                del self._page_owners[page]
+        self._pages.let_go(state.pages)
