@@ -37,6 +37,7 @@ from lockstep.layers.params import Params
 from lockstep.loop import EngineLoop
 from lockstep.model.glm import MAX_STEP_ROWS, GlmModel
 from lockstep.model.vision import VisionTower
+from lockstep.run.capacity import free_bytes, needs, pool_pages
 from lockstep.run.exchange import listen, meet, part_ways
 from lockstep.run.kept import KeptSizes
 from lockstep.run.measure import measure_steps
@@ -72,6 +73,7 @@ class Loaded:
     max_drafts: int
     config: ModelConfig
     digest: str
+    pool_pages: int
     kept: KeptLimits = field(default_factory=KeptLimits)
     spill: SpillFolder | None = None
 
@@ -95,15 +97,16 @@ class LastWords:
         if not isinstance(error, LockstepError):
             traceback.print_exception(error)
         cause = self.ranks.cause_of_death(LAST_WORDS_S) if self.ranks else ""
-        self._tell(cause or f"{what}: {_one_line(error)}")
+        code = error.code if isinstance(error, LockstepError) and not cause else ""
+        self._tell(cause or f"{what}: {_one_line(error)}", code)
         return EXIT_RANK if cause else status
 
-    def _tell(self, cause: str) -> None:
+    def _tell(self, cause: str, code: str = "") -> None:
         with self._lock:
             if self.ranks:
                 self.ranks.kill()
             if not self._told:
-                self._channel.send(Failed(cause))
+                self._channel.send(Failed(cause, code))
             self._told = True
 
 
@@ -122,7 +125,7 @@ def run_engine(options: ServingOptions, channel: ChildChannel) -> int:
         return words.fail(f"engine cannot load {options.model}", error, EXIT_CANNOT_LOAD)
     runner = LeadingRunner(loaded.runner, words.ranks, settings_digest(settings)) if words.ranks else loaded.runner
     watchdog = Watchdog(options.step_timeout, lambda cause: words.end(cause, EXIT_STALLED))
-    scheduler = Scheduler(_limits(options, loaded.max_drafts), time.monotonic, loaded.kept)
+    scheduler = Scheduler(_limits(options, loaded), time.monotonic, loaded.kept)
     ran = runner.ran if isinstance(runner, LeadingRunner) else tuple
     # Threads have their own number of compute threads and their own device.
     worker = ThreadPoolExecutor(1, "step", place_rank, (0,)) if options.loop == "overlapped" else None
@@ -211,16 +214,16 @@ def _one_line(error: Exception) -> str:
     return words if isinstance(error, LockstepError) else f"{type(error).__name__}: {words}"
 
 
-def _limits(options: ServingOptions, max_drafts: int) -> SchedulerLimits:
+def _limits(options: ServingOptions, loaded: Loaded) -> SchedulerLimits:
     return SchedulerLimits(
         context=options.context,
         slots=options.parallel,
-        pool_pages=options.shared_tokens // PAGE_TOKENS,
+        pool_pages=loaded.pool_pages,
         prompt_slice=options.prompt_slice,
         max_queued=options.max_queued,
         max_queued_tokens=options.max_queued_tokens,
         step_rows=MAX_STEP_ROWS,
-        max_drafts=max_drafts,
+        max_drafts=loaded.max_drafts,
     )
 
 
@@ -240,7 +243,7 @@ def _ready(options: ServingOptions, loaded: Loaded) -> Ready:
     return Ready(
         context=options.context,
         slots=options.parallel,
-        pool_tokens=options.shared_tokens,
+        pool_tokens=loaded.pool_pages * PAGE_TOKENS,
         vocab_size=loaded.config.text.vocab_size,
         device=options.device,
         engine_version=__version__,
@@ -267,7 +270,9 @@ def load(options: ServingOptions, progress: Callable[[str, float], None], exchan
     progress("weights", 0.1)
     model = GlmModel.load(coded_weights(checkpoint, options.dense, device), checkpoint.config, device, dtype, exchange)
     progress("memory", 0.9)
-    pool = TokenPool(text, options.shared_tokens // PAGE_TOKENS, device, dtype, options.kv)
+    pages = pool_pages(options, needs(options, text, dtype, exchange.share), free_bytes(device, options.ranks))
+    # What is free differs from rank to rank, and page numbers must not.
+    pool = TokenPool(text, int(exchange.agree(pages)), device, dtype, options.kv)
     slots = StateSlots(text, options.parallel, device, dtype, share=exchange.share)
     vocabulary = _used_vocabulary(options, text.vocab_size)
     drafting = load_drafting(options, Surroundings(checkpoint, model, vocabulary, pool.pages, options.parallel))
@@ -276,7 +281,7 @@ def load(options: ServingOptions, progress: Callable[[str, float], None], exchan
     if drafting.unknown_costs:
         measure_steps(model, drafting.unknown_costs)
     kept = _kept_limits(options, runner.kept_sizes)
-    return Loaded(runner, drafting.max_drafts, checkpoint.config, _digest(options), kept, spill)
+    return Loaded(runner, drafting.max_drafts, checkpoint.config, _digest(options), pool.pages, kept, spill)
 
 
 def _tower(options: ServingOptions, checkpoint: Checkpoint, model: GlmModel) -> VisionTower | None:

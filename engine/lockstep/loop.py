@@ -99,7 +99,8 @@ class EngineLoop:
         self._take_messages(SNAPSHOT_IDLE_S if idle else 0.0)
         if self._deadline_s is not None and self.clock() >= self._deadline_s:
             self._emit(self.scheduler.cancel_all())
-        self._emit(self.scheduler.expire())
+        if late := self.scheduler.expire():
+            self._emit(late)
         self._step()
 
     def _step(self) -> None:

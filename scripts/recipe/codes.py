@@ -109,6 +109,12 @@ _ALL = (
     ),
     Code("E_DOWNLOAD", "weights", "the download from the hub failed", "check space, network and HF_TOKEN; starting again resumes"),
     Code("E_START", "start", "the server could not be started, or ended while it was loading", "read the log named"),
+    Code(
+        "E_CONTEXT",
+        "start",
+        "the window does not fit the memory of this machine",
+        "lower CONTEXT to the largest window named, or PARALLEL; KV=fp8 makes a token smaller",
+    ),
     Code("E_ROLLBACK", "start", "there is no build to go back to", "undo the change in engine/ or patches/, then ./start.sh restart"),
     Code("E_API", "api", "the server was not ready in time", "read the log named; raise WAIT_TIMEOUT if it was still loading"),
     Code(

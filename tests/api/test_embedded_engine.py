@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import time
@@ -69,6 +70,15 @@ def test_a_client_killed_in_mid_stream_frees_its_slot(embedded: Front) -> None:
         assert b"200 OK" in connection.recv(1000)
         wait_until_running(embedded, 1)
     wait_until_running(embedded, 0)
+
+
+def test_a_pool_that_does_not_fit_this_machine_ends_the_start_with_what_would(tmp_path_factory: pytest.TempPathFactory) -> None:
+    front = start_embedded(tmp_path_factory.mktemp("large"), "--context", "1024", "--pool-tokens", str(1 << 30))
+    try:
+        assert front.process.wait(timeout=50) == 4
+        assert re.search(r"\(window_too_large\): .*--pool-tokens 1073741824 needs \d{3}.*; the largest that fits is \d+\n", front.log.read_text())
+    finally:
+        end_front(front)
 
 
 def test_a_killed_engine_is_named_and_the_front_stays(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -110,6 +110,16 @@ def test_a_server_that_cannot_load_is_reported_with_its_last_line_and_cleared_aw
     assert not (box.root / ".state/server.json").exists()
 
 
+def test_a_window_that_does_not_fit_has_a_code_of_its_own(box: Box) -> None:
+    words = "the server cannot serve (window_too_large): --context 16384 needs 3.00 GiB; the largest that fits is 576"
+    box.set_engine("narrow", exit=4, cries=f"{words}\ndraining")
+    done = box.run()
+    assert done.returncode == 13
+    assert "[E_CONTEXT]" in done.stderr
+    assert "the largest that fits is 576" in done.stderr
+    assert "lower CONTEXT" in done.stderr
+
+
 def test_a_server_that_is_not_ready_in_time_is_ended(box: Box) -> None:
     box.set_engine("slow", load_s=60)
     done = box.run(WAIT_TIMEOUT="1")

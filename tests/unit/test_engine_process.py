@@ -87,7 +87,7 @@ def test_a_step_that_breaks_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch
             raise AssertionError("no request ended")
 
     config = read_model_config(EMBEDDED)
-    monkeypatch.setattr(engine, "load", lambda *_: engine.Loaded(Broken(), 0, config, "0"))  # type: ignore[arg-type]
+    monkeypatch.setattr(engine, "load", lambda *_: engine.Loaded(Broken(), 0, config, "0", 256))  # type: ignore[arg-type]
     status, cause, front = run(ServingOptions(EMBEDDED))
     assert status == engine.EXIT_BROKE
     assert cause == "engine broke while serving: RuntimeError: device lost at step 3"

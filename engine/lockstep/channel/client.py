@@ -42,7 +42,7 @@ class EngineClient:
         self._command, self._stall_limit_s = list(command), stall_limit_s
         self._streams: dict[str, asyncio.Queue[_Item]] = {}
         self.state = EngineState.LOADING
-        self.cause = ""
+        self.cause = self.code = ""
         self.loading = Loading("starting", 0.0)
         self.facts: Ready | None = None
         self.snapshot: Snapshot | None = None
@@ -78,7 +78,7 @@ class EngineClient:
         """Facts of the loaded engine. Raises EngineDied with the cause if it ended instead."""
         await self._ready.wait()
         if self.facts is None or self.state is EngineState.DEAD:
-            raise EngineDied(self.cause)
+            raise EngineDied(self.cause, self.code)
         return self.facts
 
     async def submit(self, request: EngineRequest) -> AsyncGenerator[RoundEvent]:
@@ -187,8 +187,8 @@ class EngineClient:
                 if self.state is EngineState.LOADING:
                     self.state = EngineState.READY
                 self._ready.set()
-            case Failed(cause):
-                self.cause = cause
+            case Failed(cause, code):
+                self.cause, self.code = cause, code
             case _:
                 raise FrameError(f"engine sent {type(message).__name__}, which only the front sends")
 

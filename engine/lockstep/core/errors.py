@@ -6,10 +6,17 @@ CONTEXT_EXCEEDED = "context_length_exceeded"
 QUEUE_FULL = "queue_full"
 DRAINING = "draining"
 BAD_REQUEST = "bad_request"
+# The window does not fit this machine's memory: what a start can end with.
+WINDOW_TOO_LARGE = "window_too_large"
 
 
 class LockstepError(Exception):
-    """Base of every error this package raises on purpose. The text says what was found, what was needed and what to change."""
+    """Base of every error this package raises on purpose. The text says what was found, what was needed and what to change.
+
+    `code` is a word for programs, if they should know the error.
+    """
+
+    code: str = ""
 
 
 class EngineRejected(LockstepError):
@@ -22,3 +29,7 @@ class EngineRejected(LockstepError):
 
 class EngineDied(LockstepError):
     """The engine process is gone. The text is its cause, for people."""
+
+    def __init__(self, cause: str, code: str = "") -> None:
+        super().__init__(cause)
+        self.code = code

@@ -50,9 +50,10 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Why the engine is about to end, sent last. One line for people."""
+    """Why the engine is about to end, sent last: one line for people, and a word of `core.errors` if programs should know it too."""
 
     cause: str
+    code: str = ""
 
 
 @dataclass(frozen=True, slots=True)

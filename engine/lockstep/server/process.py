@@ -16,7 +16,7 @@ import uvloop
 
 from lockstep.channel.client import EngineClient
 from lockstep.config.serving import ServingOptions
-from lockstep.core.errors import EngineDied, LockstepError
+from lockstep.core.errors import WINDOW_TOO_LARGE, EngineDied, LockstepError
 from lockstep.media.decoder import MediaDecoder, WorkerFault
 from lockstep.server.app import build_app
 from lockstep.server.deployment import Deployment
@@ -25,7 +25,7 @@ from lockstep.server.deployment import Deployment
 KEEP_ALIVE_S = 180
 DRAIN_S = 10.0
 WATCH_S = 1.0
-EXIT_ENGINE = 3
+EXIT_ENGINE, EXIT_WINDOW = 3, 4
 # The engine's own watchdog goes first and knows more.
 STALL_SLACK_S = 5.0
 
@@ -37,7 +37,9 @@ class PortError(LockstepError):
 
 
 def serve(options: ServingOptions, engine_command: Sequence[str] = ()) -> int:
-    """Serve until SIGTERM or SIGINT; 0 then, 3 if the engine cannot load. Raises LockstepError for what is wrong before that.
+    """Serve until SIGTERM or SIGINT; 0 then, 3 if the engine cannot load, 4 if its window does not fit the memory.
+
+    Raises LockstepError for what is wrong before that.
 
     `engine_command` starts the engine process, ours if it is empty; the channel's flag is appended. A second signal ends without waiting.
     """
@@ -79,23 +81,23 @@ async def _serve(options: ServingOptions, engine_command: Sequence[str], listene
         if site.media is not None:
             await site.media.close()
         await asyncio.gather(watching, return_exceptions=True)
-    return EXIT_ENGINE if not await loading else 0
+    return await loading
 
 
-async def _wait_for_engine(engine: EngineClient, server: FrontServer, media: MediaDecoder | None) -> bool:
-    """True once the engine is ready. If it cannot load there is nothing to serve: the server ends, unless it ends anyway."""
+async def _wait_for_engine(engine: EngineClient, server: FrontServer, media: MediaDecoder | None) -> int:
+    """0 once the engine is ready. If it cannot load there is nothing to serve: the server ends with this status, unless it ends anyway."""
     try:
         if media is not None:
             await media.start()
         facts = await engine.wait_ready()
     except (EngineDied, WorkerFault) as error:
         if not server.should_exit:
-            log.error("the server cannot serve: %s", error)
+            log.error("the server cannot serve%s: %s", f" ({error.code})" if error.code else "", error)
             server.should_exit = True
-            return False
-        return True
+            return EXIT_WINDOW if error.code == WINDOW_TOO_LARGE else EXIT_ENGINE
+        return 0
     log.info("ready: context %d tokens, %d slots, pool %d tokens, %s", facts.context, facts.slots, facts.pool_tokens, facts.device)
-    return True
+    return 0
 
 
 async def _watch(site: Deployment) -> None:

@@ -16,6 +16,9 @@ from recipe.quality.client import read_reply, says_vision
 from recipe.record import Launch, Record
 
 POLL_S = 0.2
+LAST_LINES = 5
+# How the server names a window that does not fit the memory.
+WINDOW_WORD = "(window_too_large)"
 LIVE = "GLM-5.3-Flash-EXL3 is now LIVE! on port {port}"
 
 
@@ -59,7 +62,7 @@ class SmokeStep:
                 return
             last = (runlog.tail(record.log, 1) or ["(no line yet)"])[0]
             if not server.is_alive(record):
-                raise Failure("E_START", found=f"the server ended; its last log line: {last}", needed="a server that stays")
+                raise _ended(runlog.tail(record.log, LAST_LINES) or [last])
             if health.state == "failed":
                 raise Failure("E_START", found=f"the engine failed: {health.cause}", needed="an engine that loads")
             waited_s = time.monotonic() - began
@@ -110,3 +113,11 @@ class SmokeStep:
         ui.line(f"  log:      {self._record().log}")
         ui.live(LIVE.format(port=launch.port))
         ui.line(f"  endpoint: {launch.url}/v1   model: {launch.name}")
+
+
+def _ended(last: list[str]) -> Failure:
+    """Why a server ended while it was loading, as far as its last log lines tell."""
+    too_large = next((line for line in last if WINDOW_WORD in line), None)
+    if too_large is not None:
+        return Failure("E_CONTEXT", found=too_large, needed="a window that fits")
+    return Failure("E_START", found=f"the server ended; its last log line: {last[-1]}", needed="a server that stays")
