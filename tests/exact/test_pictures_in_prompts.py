@@ -176,3 +176,21 @@ def test_two_ranks_see_the_same_pictures() -> None:
     alone, together = serve(twice, "--ranks", "2")  # pyright: ignore[reportGeneralTypeIssues]
     assert alone == together
     assert alone[0] == alone[2] != alone[1]
+
+
+def test_rows_are_kept_by_content_within_a_namespace_and_forgotten_by_age(reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lockstep.run import pictures
+
+    monkeypatch.setattr(pictures, "MOST_ROWS", 60)
+    rows = PictureRows(reference.tower, reference.model)
+    one = EngineRequest("r", reference.ids, GREEDY, 1, pictures=PICTURES, namespace="a")
+    first = rows.within(one, 0, 171)
+    assert [at for at, _ in first] == list(STARTS)
+    assert rows.computed == 3
+    again = rows.within(one, 64, 100)
+    assert rows.computed == 3
+    assert torch.equal(again[0][1], first[1][1][:30])
+    rows.within(replace(one, namespace="b"), 0, 64)
+    assert rows.computed == 4
+    assert torch.equal(rows.within(one, 0, 64)[0][1], first[0][1])
+    assert rows.computed == 5

@@ -14,7 +14,8 @@ from lockstep.core.messages import FromEngine, ToEngine
 from lockstep.core.rank_messages import FromRank, ToRank
 
 HEADER_BYTES = 4
-MAX_FRAME_BYTES = 256 << 20
+# Twice the pixels that the media of one request may have (`media.limits`).
+MAX_FRAME_BYTES = 640 << 20
 
 Message = ToEngine | FromEngine | ToRank | FromRank
 

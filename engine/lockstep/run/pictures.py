@@ -23,7 +23,7 @@ class PictureRows:
 
     def __init__(self, tower: VisionTower | None, model: GlmModel) -> None:
         self._tower, self._model, self._exchange = tower, model, model.exchange
-        self._known: OrderedDict[str, Tensor] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
         self._rows = 0
         self.computed = 0
 
@@ -33,15 +33,16 @@ class PictureRows:
         for picture in request.pictures:
             first, last = max(start, picture.start), min(end, picture.start + picture.tokens)
             if first < last:
-                found.append((first - start, self._of(picture)[first - picture.start : last - picture.start]))
+                found.append((first - start, self._of(picture, request.namespace)[first - picture.start : last - picture.start]))
         return found
 
-    def _of(self, picture: Picture) -> Tensor:
-        rows = self._known.get(picture.digest)
-        if rows is not None:
-            self._known.move_to_end(picture.digest)
+    def _of(self, picture: Picture, namespace: str) -> Tensor:
+        """Namespaces share nothing: how long a picture takes must not tell who else sent it."""
+        key = (namespace, picture.digest)
+        if (rows := self._known.get(key)) is not None:
+            self._known.move_to_end(key)
             return rows
-        rows = self._known[picture.digest] = self._compute(picture)
+        rows = self._known[key] = self._compute(picture)
         self.computed += 1
         self._rows += len(rows)
         while self._rows > MOST_ROWS and len(self._known) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -106,7 +107,7 @@ def _check_amounts(found: list[_Found]) -> None:
 
 
 async def _decode(media: MediaDecoder, found: list[_Found], owner: str, context: int) -> list[Decoded]:
-    decoded, tokens = list[Decoded](), 0
+    decoded, tokens = list[Decoded](), Counter[str]()
     for one in found:
         try:
             decoded.append(await media.decode(one.part.address, one.kind, owner, one.part.detail == "low"))
@@ -116,8 +117,11 @@ async def _decode(media: MediaDecoder, found: list[_Found], owner: str, context:
             raise overloaded(f"{error}.", 0) from None
         except WorkerFault as error:
             raise unavailable(f"The server cannot look at pictures now: {error}.", "media_unavailable", retry=True) from None
-        tokens += decoded[-1].tokens * len(decoded[-1].segments)
-        if tokens > context:
-            message = f"This model's maximum context length is {context} tokens. However, the media need {tokens} tokens or more"
+        tokens[one.kind] += decoded[-1].tokens * len(decoded[-1].segments)
+        if tokens.total() > context:
+            message = f"This model's maximum context length is {context} tokens. However, the media need {tokens.total()} tokens or more"
             raise bad_request(f"{message}. Send fewer or smaller ones.", "messages", CONTEXT_EXCEEDED)
+        if tokens[one.kind] > (most := LIMITS[one.kind].all_tokens):
+            message = f"The {one.kind}s of the request take {tokens[one.kind]} tokens or more; needed: at most {most} together."
+            raise bad_request(f"{message} Send fewer or smaller ones, or ask for low detail.", "messages", "too_much_media")
     return decoded
