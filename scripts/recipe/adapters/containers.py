@@ -67,10 +67,12 @@ def daemon(environment: Mapping[str, str]) -> Daemon:
     path = place.removeprefix("unix://")
     connection = _Connection(path)
     try:
-        connection.request("GET", "/version")
+        connection.request("GET", "/info")
         answer = connection.getresponse()
         told = json.loads(answer.read())
-        return Daemon(place, version=str(told["Version"])) if answer.status == 200 else Daemon(place, f"it answers {answer.status}")
+        if answer.status != 200:
+            return Daemon(place, f"it answers {answer.status}")
+        return Daemon(place, version=str(told["ServerVersion"]), storage=str(told["DockerRootDir"]))
     except PermissionError:
         return _denied(place, Path(path))
     except (OSError, http.client.HTTPException, ValueError, KeyError) as error:

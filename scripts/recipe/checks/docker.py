@@ -11,7 +11,7 @@ NEEDED = "a Docker engine that answers this user"
 
 @dataclass(frozen=True)
 class Daemon:
-    """`version` is empty where nothing answers; then `problem` says why, and `is_down` that nobody listens.
+    """`version` is empty where nothing answers; then `problem` says why, and `is_down` that nobody listens. `storage` holds its images.
 
     `user` is set where the socket refused it; `group` where membership opens the socket, `is_member` whether the user has it already.
     """
@@ -19,6 +19,7 @@ class Daemon:
     endpoint: str
     problem: str = ""
     version: str = ""
+    storage: str = "/var/lib/docker"
     is_down: bool = False
     user: str = ""
     group: str = ""

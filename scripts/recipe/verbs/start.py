@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from recipe import engine_pin, interrupts, launching, lock, plan, server
 from recipe import record as records
+from recipe.adapters import containers
 from recipe.adapters.hub import is_complete
 from recipe.checks.disk import Want
 from recipe.environment import Environment
@@ -116,8 +116,8 @@ def _wants(job: Job, image: Image, host_tools: Environment) -> list[Want]:
     config = job.config
     wants = []
     if not image.is_ready() or not host_tools.is_ready():
-        place = Path("/var/lib/docker") if config.text("RUNTIME") == "docker" else job.data_dir
-        wants.append(Want("the engine", str(place), config.number("IMAGE_FREE_GIB")))
+        place = containers.daemon(job.environment).storage if config.text("RUNTIME") == "docker" else str(job.data_dir)
+        wants.append(Want("the engine", place, config.number("IMAGE_FREE_GIB")))
     if config.text("PROFILE") != EMBEDDED:
         for snapshot in snapshots(config):
             if not is_complete(config.folder(snapshot.place), snapshot.revision):
