@@ -269,6 +269,7 @@ def load(options: ServingOptions, progress: Callable[[str, float], None], exchan
     dtype = torch.float32 if options.device == "cpu" else torch.bfloat16
     progress("weights", 0.1)
     model = GlmModel.load(coded_weights(checkpoint, options.dense, device), checkpoint.config, device, dtype, exchange)
+    tower = _tower(options, checkpoint, model)
     progress("memory", 0.9)
     pages = pool_pages(options, needs(options, text, dtype, exchange.share), free_bytes(device, options.ranks))
     # What is free differs from rank to rank, and page numbers must not.
@@ -277,7 +278,7 @@ def load(options: ServingOptions, progress: Callable[[str, float], None], exchan
     vocabulary = _used_vocabulary(options, text.vocab_size)
     drafting = load_drafting(options, Surroundings(checkpoint, model, vocabulary, pool.pages, options.parallel))
     spill = SpillFolder(options.spill_dir, exchange.share.rank) if options.spill_dir else None
-    runner = Runner(model, pool, slots, vocabulary, drafting.drafter, spill, _tower(options, checkpoint, model))
+    runner = Runner(model, pool, slots, vocabulary, drafting.drafter, spill, tower)
     if drafting.unknown_costs:
         measure_steps(model, drafting.unknown_costs)
     kept = _kept_limits(options, runner.kept_sizes)
