@@ -76,7 +76,8 @@ def test_a_pool_that_does_not_fit_this_machine_ends_the_start_with_what_would(tm
     front = start_embedded(tmp_path_factory.mktemp("large"), "--context", "1024", "--pool-tokens", str(1 << 30))
     try:
         assert front.process.wait(timeout=50) == 4
-        assert re.search(r"\(window_too_large\): .*--pool-tokens 1073741824 needs \d{3}.*; the largest that fits is \d+\n", front.log.read_text())
+        told = front.log.read_text()
+        assert re.search(r"\(window_too_large\): .*--pool-tokens 1073741824 needs \d{3}.*; the largest that fits is \d+\n", told)
     finally:
         end_front(front)
 

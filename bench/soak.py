@@ -1,0 +1,99 @@
+"""200 random clients for five minutes against the embedded checkpoint with a small pool: what they saw, and what they left behind.
+
+`PYTHONPATH=engine:tests python bench/soak.py [--seconds 300] [--clients 200] [--again 60] [--ranks 1]` prints JSON; status 1 if a reply
+differs from the same request alone without drafts, a client saw what it should not, a slot or page is lost, or memory grew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from fixtures.fronts import Front, end_front, start_embedded
+from fixtures.soaking import Footprint, Soak, asked_again, footprint, idle, lost_slots
+
+SLOTS = 4
+FLAGS = ("--context", "512", "--parallel", str(SLOTS), "--pool-tokens", "640", "--drafter", "mtp", "--state-hashes", "--kept-gib", "0.05")
+EVERY_S = 5.0
+# Growth of a process behind its first third that counts as none.
+FLAT_MIB = 16.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("seconds", 300), ("clients", 200), ("again", 60), ("ranks", 1), ("seed", 1)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    told = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        front = start_embedded(Path(folder), *FLAGS, "--ranks", str(told.ranks))
+        try:
+            front.wait_for("/health/ready", 200, limit_s=120)
+            figures = soak(front, told)
+        finally:
+            end_front(front)
+    json.dump(figures, sys.stdout, indent=2)
+    sys.stdout.write("\n")
+    return 0 if figures["good"] else 1
+
+
+def soak(front: Front, told: argparse.Namespace) -> dict[str, Any]:
+    """Figures of one run."""
+    clients = Soak(front.url, told.seed)
+    pids = {"front": front.process.pid, "engine": front.engine_pid}
+    seen: list[dict[str, Footprint]] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(EVERY_S):
+            seen.append({name: footprint(pid) for name, pid in pids.items()})
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    began_s = time.monotonic()
+    try:
+        asyncio.run(clients.run(told.clients, told.seconds))
+    finally:
+        done.set()
+        watcher.join()
+    spent_s = time.monotonic() - began_s
+    health = idle(front.http)
+    lost = lost_slots(front.http, SLOTS)
+    idle(front.http)
+    again, different = asked_again(front.http, clients.finished, told.again, told.seed)
+    after = idle(front.http)
+    early = {name: max(one[name].mib for one in seen[len(seen) // 6 : len(seen) // 3 + 1]) for name in pids}
+    growth = {name: round(seen[-1][name].mib - early[name], 1) for name in pids}
+    leaked = health["pool_tokens"] - after["pool_free_tokens"]
+    return {
+        "good": not (different or clients.wrong or lost or leaked or max(growth.values()) > FLAT_MIB),
+        "seconds": round(spent_s, 1),
+        "clients": told.clients,
+        "ranks": told.ranks,
+        "outcomes": dict(sorted(clients.outcomes.items())),
+        "whole_replies": len(clients.finished),
+        "asked_again": again,
+        "different": different,
+        "wrong": clients.wrong[:20],
+        "pauses": health["pauses_total"],
+        "kept_hit_tokens": health["kept"]["hit_tokens_total"],
+        "drafted_tokens": health["drafted_total"],
+        "accepted_tokens": health["accepted_total"],
+        "reply_tokens": health["completion_tokens_total"],
+        "lost_slots": lost,
+        "leaked_tokens": leaked,
+        "growth_mib": growth,
+        "first": {name: asdict(one) for name, one in seen[0].items()},
+        "last": {name: asdict(one) for name, one in seen[-1].items()},
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
