@@ -1,9 +1,9 @@
 """Trains the embedded checkpoint: `python -m embedded.make.train --stage main|finish|drafter|polish --work DIR`.
 
 `main` trains everything from a seed; `finish` encodes the experts in EXL3 and trains what is left around them, with the chained MTP
-layer and the DFlash2 drafter; `drafter` trains a drafter anew for a written checkpoint, whose folder is its `--work`; `polish` trains the
-embedding rows alone, on short rows, which the CPU can do. The others read what the stage before left in `--work`. Each fits ten minutes
-of one GPU. `embedded.make.export` writes the checkpoint from what `finish`, `drafter` or `polish` left.
+layer and the DFlash2 drafter. Two further stages begin from a written checkpoint, whose folder is their `--work`: `drafter` trains a
+drafter anew, `polish` the trunk without its experts a little more on short documents, which the CPU can do. Each fits ten minutes of one
+GPU. `embedded.make.export` writes the checkpoint from what any but the first left.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from embedded.make.drafting import MTP_DEPTH, block_loss, drafter_of, measure
 from embedded.make.feed import Feed
 from embedded.make.layers import Weights
 from embedded.make.model import Model
-from embedded.make.polish import WordFeed
+from embedded.make.polish import ShortFeed
 from embedded.make.quantise import decoded_experts, encode_experts
 from embedded.make.state import Log
 from embedded.make.stored import stored_parts
 from embedded.make.trainer import Stage
 from embedded.make.weights import TRUNK, initial
+from safetensors.torch import load_file
 
 from lockstep.config.model import ModelConfig, parse_model_config
 from lockstep.tiny.sizes import Sizes, model_config
@@ -85,7 +86,7 @@ def options() -> Options:
 def feed_of(o: Options) -> Source:
     """The stage's source of batches, ready to be asked."""
     if o.stage == "polish":
-        return WordFeed(Encoder.of(o.checkpoint), o.device, o.tokens, o.length, o.seed)
+        return ShortFeed(Encoder.of(o.checkpoint), o.device, o.tokens, o.length, o.seed)
     feed = Feed(
         o.scratch, o.checkpoint, o.device, o.seed * 1000, o.tokens, o.length, o.long_length, workers=o.workers, round_tokens=o.round_tokens
     )
@@ -164,15 +165,17 @@ def train_drafter(o: Options, config: ModelConfig, feed: Source, log: Log) -> No
 
 
 def train_polish(o: Options, config: ModelConfig, feed: Source, log: Log) -> None:
-    weights = state.load(o.work, "rest", o.device) | decoded_experts(state.load(o.work, "experts", o.device), config)
+    rest, coded = stored_parts(o.work)
+    weights = {name: value.to(o.device) for name, value in (rest | decoded_experts(coded, config)).items()}
     stage = _stage(o, config, feed, log, weights)
-    stage.groups = [(trainable(weights, {TRUNK + "embed_tokens.weight"}), o.peak)]
-    # only rows with a clear gradient move: those of tokens that training rarely asked for
-    stage.long_from, stage.given_weight, stage.balances, stage.warm_steps, stage.adam_eps = 2.0, 0.0, False, 5, 1e-4
+    next_layer = f"{TRUNK}layers.{config.text.num_hidden_layers}."
+    stage.groups = [(trainable(weights, {name for name in rest if name.startswith(TRUNK) and not name.startswith(next_layer)}), o.peak)]
+    # a row that few gradients reach must not move as far as the others: it would forget its rare word
+    stage.long_from, stage.balances, stage.warm_steps, stage.adam_eps = 2.0, False, 20, 1e-4
     steps = stage.loop(lambda batch, _: stage.language_loss(batch, 0)[0])
-    state.save(o.out, "rest", {name: value for name, value in weights.items() if ".experts." not in name})
-    for stem in ("experts", "drafter"):
-        state.save(o.out, stem, state.load(o.work, stem, "cpu"))
+    drafter = load_file(o.work / "drafter" / "model.safetensors")
+    for stem, tensors in (("rest", {name: weights[name] for name in rest}), ("experts", coded), ("drafter", drafter)):
+        state.save(o.out, stem, tensors)
     log.write(saved=str(o.out), steps=steps)
 
 

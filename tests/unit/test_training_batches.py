@@ -57,7 +57,8 @@ def test_rates_are_shares_of_exact_replies() -> None:
 
 def test_polishing_documents_fill_one_row_each_with_a_reply() -> None:
     batch = ShortFeed(Encoder.of(EMBEDDED), "cpu", 80 * 6, 80, 1).batch(False)
-    assert batch.rows == 6 and batch.frames is None
+    assert batch.rows == 6
+    assert batch.frames is None
     assert all((batch.kind.view(6, 80)[row] == 2).any() for row in range(6))
     assert batch.position.view(6, 80)[:, -1].tolist() == [79] * 6
 
