@@ -13,7 +13,7 @@ from fixtures.random_model import text_config
 from fixtures.rank_threads import NamedWeights, RankEngine, Team
 from lockstep.cache import Sequence
 from lockstep.config.share import Share
-from lockstep.kernels.coded import Q4Matrix
+from lockstep.kernels.coded import Fp8Matrix, Q4Matrix
 from lockstep.layers.params import WeightSource
 from lockstep.weights import WeightError
 from lockstep.weights.dense import coded_weights
@@ -145,12 +145,13 @@ def test_each_rank_keeps_its_heads_only(told) -> None:
 
 def decoded(weights: WeightSource, name: str, k: int, n: int) -> Tensor:
     matrix = weights.matrix(f"model.language_model.layers.1.self_attn.{name}", k, n)
-    assert isinstance(matrix, Q4Matrix)
+    assert isinstance(matrix, Fp8Matrix | Q4Matrix)
     return matrix.decoded()
 
 
-def test_ranks_share_one_coded_matrix():
-    weights = coded_weights(NamedWeights(5, coded_experts=True), "q4", "cpu")
+@pytest.mark.parametrize("form", ["fp8", "q4"])
+def test_ranks_share_one_coded_matrix(form: str):
+    weights = coded_weights(NamedWeights(5, coded_experts=True), form, "cpu")
     parts = [SplitWeights(weights, Share(rank, 2), splits_experts=False) for rank in range(2)]
     assert torch.equal(torch.cat([decoded(part, "q_proj", 128, 64) for part in parts]), decoded(weights, "q_proj", 128, 128))
     assert torch.equal(torch.cat([decoded(part, "o_proj", 64, 128) for part in parts], 1), decoded(weights, "o_proj", 128, 128))
