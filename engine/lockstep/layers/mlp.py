@@ -12,7 +12,7 @@ from lockstep.kernels import experts
 from lockstep.kernels.exl3 import Exl3Matrix
 from lockstep.kernels.linear import linear, pack
 from lockstep.kernels.router import route
-from lockstep.kernels.swiglu import swiglu
+from lockstep.kernels.swiglu import swiglu_pair
 from lockstep.layers.linear import Linear
 from lockstep.layers.params import Params
 from lockstep.layers.rows import Rows
@@ -33,8 +33,7 @@ class DenseMlp:
 
     def partial(self, x: Tensor) -> Tensor:
         """What this rank's columns add to the result, `[R, D]`."""
-        gate, up = self.gate_up(x).chunk(2, -1)
-        return self.down(swiglu(gate, up, self.limit))
+        return self.down(swiglu_pair(self.gate_up(x), self.limit))
 
 
 class SparseMlp:

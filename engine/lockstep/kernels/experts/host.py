@@ -16,7 +16,7 @@ from lockstep.kernels.exl3 import HADAMARD
 from lockstep.kernels.exl3.ref import ROTATION_SCALE
 from lockstep.kernels.host import Array
 from lockstep.kernels.linear import MAX_STEP_ROWS, STEP_ROWS, Packed, linear, pack
-from lockstep.kernels.swiglu import swiglu
+from lockstep.kernels.swiglu.host import swiglu_rows
 
 if TYPE_CHECKING:
     from lockstep.kernels.experts import Exl3Experts
@@ -66,8 +66,8 @@ def _outputs(x: Array, rows: list[int], own: list[int], experts: Exl3Experts, sc
     inner = np.empty((2, len(own), scales.svh.shape[2]), np.float32)
     _multiply(inputs[0], groups, experts.gate, inner[0])
     _multiply(inputs[1], groups, experts.up, inner[1])
-    gate, up = host.tensor(_rotated(inner) * scales.svh.take(own, 1))
-    hidden = _to_half(swiglu(gate, up, limit).numpy())
+    gate, up = _rotated(inner) * scales.svh.take(own, 1)
+    hidden = _to_half(swiglu_rows(gate, up, limit))
     hidden = _to_half(_rotated(_to_half(hidden * scales.down_suh.take(own, 0))))
     outer = np.empty((len(own), x.shape[1]), np.float32)
     _multiply(hidden, groups, experts.down, outer)
@@ -86,12 +86,12 @@ def _multiply(x: Array, groups: Groups, weights: Sequence[Packed], out: Array) -
             part = own[first : first + STEP_ROWS]
             if len(part) == 1:
                 part = part * 2
-            out[part] = linear(host.tensor(x.take(part, 0)), weights[expert]).numpy()
+            out[part] = linear(torch.from_numpy(x.take(part, 0)), weights[expert]).numpy()
 
 
 def _rotated(x: Array) -> Array:
     """Every 128 values of the last axis through the scaled Walsh-Hadamard transform."""
-    blocks, rotation = host.tensor(x.reshape(-1, HADAMARD)), _rotation()
+    blocks, rotation = torch.from_numpy(x.reshape(-1, HADAMARD)), _rotation()
     if len(blocks) <= MAX_STEP_ROWS:
         return linear(blocks, rotation).numpy().reshape(x.shape)
     return np.concatenate([linear(part, rotation).numpy() for part in blocks.split(MAX_STEP_ROWS)]).reshape(x.shape)

@@ -80,7 +80,8 @@ def sinkhorn(comb: Array, at: Steps) -> Array:
     size = count * count
     divide, eps = np.divide, np.float32(at.eps)
     if rows == 1:
-        held, sums = np.ones(size + 1, np.float32), np.empty(size, np.float32)
+        held, sums = np.empty(size + 1, np.float32), np.empty(size, np.float32)
+        held[size] = 1.0
         mix = held[:size]
         mix[...] = comb.reshape(size)
         dot = held.dot

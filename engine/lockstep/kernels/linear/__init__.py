@@ -7,7 +7,7 @@ do beyond that is decided by comparing bits on this machine, once per shape.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -29,6 +29,18 @@ class Packed:
 
     weight: Tensor
     tiles: dict[int, int]
+    _padded: dict[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        counts = {rows: [count for count in self.tiles if rows <= count <= MAX_STEP_ROWS] for rows in range(1, MAX_STEP_ROWS + 1)}
+        object.__setattr__(self, "_padded", {rows: min(found) for rows, found in counts.items() if found})
+
+    def padded(self, rows: int) -> int:
+        """The smallest row count of `tiles` that holds `rows` rows of the step path. Raises ValueError if there is none."""
+        found = self._padded.get(rows)
+        if found is None:
+            raise ValueError(f"{rows} rows; needed: 1 to {MAX_STEP_ROWS}, or one prompt tile of {PROMPT_ROWS}")
+        return found
 
 
 def pack(weight: Tensor) -> Packed:
@@ -47,9 +59,7 @@ def linear(x: Tensor, packed: Packed) -> Tensor:
         return host.head_linear(x, packed.weight)
     tile = packed.tiles.get(rows)
     if tile is None:
-        padded = next((count for count in range(rows, MAX_STEP_ROWS + 1) if count in packed.tiles), 0)
-        if not 0 < rows <= padded:
-            raise ValueError(f"{rows} rows; needed: 1 to {MAX_STEP_ROWS}, or one prompt tile of {PROMPT_ROWS}")
+        padded = packed.padded(rows)
         # exact: rows do not see each other, so the rows behind may hold what the last call left there.
         held, part = _spare.rows(padded, x)
         part.copy_(x)
@@ -65,11 +75,11 @@ class _Spare(threading.local):
     """Zero-filled tensors to pad rows in, and the part of each that is filled; one set a thread."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[int, torch.Size, torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
+        self._held: dict[tuple[int, torch.Size, torch.dtype, torch.device | None], tuple[Tensor, Tensor]] = {}
 
     def rows(self, count: int, like: Tensor) -> tuple[Tensor, Tensor]:
         shape = like.shape
-        key = (count, shape, like.dtype, like.device)
+        key = (count, shape, like.dtype, None if like.is_cpu else like.device)
         found = self._held.get(key)
         if found is None:
             # A tensor of inference mode could not be written outside it.

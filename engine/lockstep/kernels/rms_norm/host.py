@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from lockstep.kernels import host
@@ -13,7 +14,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     values = host.array(x)
     out = values * host.inverse_length(values, eps, 1.0 / values.shape[-1])
     out *= host.parameter(weight)
-    return host.tensor(out)
+    return torch.from_numpy(out)
 
 
 def gated_rms_norm(x: Tensor, weight: Tensor, gate: Tensor, eps: float) -> Tensor:
@@ -21,7 +22,7 @@ def gated_rms_norm(x: Tensor, weight: Tensor, gate: Tensor, eps: float) -> Tenso
     out = host.unit(host.array(x), eps, 1.0 / x.shape[-1])
     out *= host.parameter(weight)
     out *= host.sigmoid(host.array(gate))
-    return host.tensor(out)
+    return torch.from_numpy(out)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -31,4 +32,4 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     out = centred * host.inverse_length(centred, eps, 1.0 / values.shape[-1])
     out *= host.parameter(weight)
     out += host.parameter(bias)
-    return host.tensor(out)
+    return torch.from_numpy(out)

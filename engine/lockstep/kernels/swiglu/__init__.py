@@ -8,6 +8,14 @@ from lockstep.kernels import host as host_rows
 from lockstep.kernels.swiglu import host, ref
 
 
+def swiglu_pair(both: Tensor, limit: float) -> Tensor:
+    """The same for gate and up side by side, `[R, 2 F]` to `[R, F]`."""
+    if host_rows.runs(both):
+        return host.swiglu_pair(both, limit)
+    gate, up = both.chunk(2, -1)
+    return ref.swiglu(gate, up, limit)
+
+
 def swiglu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
     """`SiLU(min(gate, limit)) * clamp(up, -limit, limit)`, same shape and type as both."""
     return host.swiglu(gate, up, limit) if host_rows.runs(gate) else ref.swiglu(gate, up, limit)

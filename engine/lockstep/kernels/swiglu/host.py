@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from lockstep.kernels import host
+from lockstep.kernels.host import Array
 
 
 def swiglu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
     """See `swiglu.swiglu`."""
-    bound = np.float32(limit)
-    out = host.silu(np.minimum(host.array(gate), bound))
-    side = np.minimum(host.array(up), bound)
-    out *= np.maximum(side, -bound, out=side)
-    return host.tensor(out)
+    return torch.from_numpy(swiglu_rows(host.array(gate), host.array(up), limit))
+
+
+def swiglu_pair(both: Tensor, limit: float) -> Tensor:
+    """See `swiglu.swiglu_pair`."""
+    values = both.numpy()
+    width = values.shape[-1] // 2
+    return torch.from_numpy(swiglu_rows(values[..., :width], values[..., width:], limit))
+
+
+def swiglu_rows(gate: Array, up: Array, limit: float) -> Array:
+    """The same for arrays `[R, F]`."""
+    out = host.silu(np.minimum(gate, limit))
+    side = np.minimum(up, limit)
+    out *= np.maximum(side, -limit, out=side)
+    return out
