@@ -127,7 +127,7 @@ _engine_setting(
     "auto",
     _POLICY,
     "--draft-policy",
-    "how many drafts a round; auto: fnc7:0.3 for dflash2, which is up to 7 while the chance is at least 0.3, and 3 for mtp",
+    "how many drafts a round; auto: cost7 for dflash2 and cost3 for mtp, as many as pay by the milliseconds measured at load",
 )
 
 _setting("DATA_DIR", 3, "{cache}/glm-5.3-flash", folder(), "large things that can be made again: environments, builds, weights")

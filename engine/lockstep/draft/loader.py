@@ -22,7 +22,8 @@ from lockstep.weights import Checkpoint
 from lockstep.weights.dense import coded_weights
 from lockstep.weights.drafter import DrafterFolder
 
-MTP_POLICY, BLOCK_POLICY = "3", "fnc7:0.3"
+# As deep as pays by what steps cost on this machine, measured at load.
+MTP_POLICY, BLOCK_POLICY = "cost3", "cost7"
 
 
 @dataclass(frozen=True, slots=True)
