@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -111,6 +112,30 @@ def test_of_those_who_wait_the_lower_priority_number_goes_first(front: Front) ->
             pool.submit(ask, front, priority=priority).add_done_callback(note(str(priority)))
             wait_until(lambda at=at: health(front, "queued") == at)
     assert order == ["high", "0", "background"]
+
+
+def test_keys_take_turns_however_many_requests_one_of_them_sends(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("crowd: key-of-many\nlone: key-of-one\n")
+    order: list[str] = []
+
+    def send(key: str) -> None:
+        headers = {"Authorization": f"Bearer {key}"}
+        assert httpx.post(shared.url + CHAT, json=BODY, headers=headers, timeout=30).status_code == 200
+        order.append(key)
+
+    shared = start_embedded(tmp_path, "--context", "16384", "--parallel", "1", "--api-key-file", str(keys))
+    shared.http.headers["Authorization"] = "Bearer key-of-many"
+    try:
+        shared.wait_for("/health/ready", 200, limit_s=50)
+        with ThreadPoolExecutor(4) as pool, busy_slot(shared):
+            for at, key in enumerate(["key-of-many"] * 3 + ["key-of-one"], start=1):
+                pool.submit(send, key)
+                wait_until(lambda at=at: health(shared, "queued") == at)
+        # The running request counts too, so the crowd has had its turn.
+        assert order == ["key-of-one"] + ["key-of-many"] * 3
+    finally:
+        end_front(shared)
 
 
 @pytest.mark.parametrize("value", [9, -9, 1.5, True, "urgent", "1", [], {}])

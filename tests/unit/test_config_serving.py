@@ -34,6 +34,7 @@ options = st.builds(
     pool_tokens=st.just(0) | st.integers(4096, 1 << 30),
     prompt_slice=st.integers(1, 1 << 16),
     max_queued=st.integers(0, 1 << 20),
+    max_queued_tokens=st.integers(0, 1 << 40),
     dense=st.sampled_from(DENSE_FORMS),
     kv=st.sampled_from(KV_FORMS),
     loop=st.sampled_from(LOOPS),

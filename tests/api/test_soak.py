@@ -1,0 +1,45 @@
+"""A short soak: random clients of every kind on a small pool; the long one is `bench/soak.py`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from fixtures.fronts import Front, end_front, start_embedded
+from fixtures.soaking import Soak, asked_again, footprint, idle, lost_slots
+
+SLOTS, SECONDS, CLIENTS, AGAIN = 4, 12.0, 30, 8
+FLAGS = ("--context", "512", "--parallel", str(SLOTS), "--pool-tokens", "640", "--drafter", "mtp", "--state-hashes", "--kept-gib", "0.05")
+# A server that has served a while may still fill its caches; one that leaks a request's memory takes more.
+GROWTH_MIB = 64
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    started = start_embedded(tmp_path_factory.mktemp("soak"), *FLAGS)
+    started.wait_for("/health/ready", 200, limit_s=50)
+    yield started
+    end_front(started)
+
+
+def test_random_clients_lose_no_slot_no_page_no_bit_and_leave_nothing(front: Front) -> None:
+    before = footprint(front.engine_pid)
+    soak = Soak(front.url, seed=1)
+    asyncio.run(soak.run(CLIENTS, SECONDS))
+    told = idle(front.http)
+    assert soak.wrong == []
+    kinds = ("whole 200", "stream 200", "left stream 200", "cancelled", "too long 400", "tool 200")
+    assert all(soak.outcomes[kind] for kind in kinds), soak.outcomes
+    assert told["pauses_total"] > 0
+    assert told["drafted_total"] > 0
+    assert lost_slots(front.http, SLOTS) == 0
+    idle(front.http)
+    asked, different = asked_again(front.http, soak.finished, AGAIN, seed=1)
+    assert (asked, different) == (AGAIN, [])
+    told = idle(front.http)
+    assert told["pool_free_tokens"] == told["pool_tokens"]
+    after = footprint(front.engine_pid)
+    assert after.mib - before.mib < GROWTH_MIB
+    assert (after.files, after.threads) == (before.files, before.threads)
