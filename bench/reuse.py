@@ -2,7 +2,7 @@
 
 `PYTHONPATH=engine python bench/reuse.py` starts a server on the embedded checkpoint, writes JSON to bench/results/reuse.json and prints
 it. A pair is one prompt asked twice: warm, after its conversation's earlier turn, and cold, under a `cache_salt` that nobody used. Which
-comes first alternates. Stops with an error if the two replies differ or anything was not cold or warm as meant.
+comes first alternates; the warm one is then asked again. Stops with an error if replies differ or anything was not cold or warm as meant.
 """
 
 from __future__ import annotations
@@ -96,15 +96,17 @@ def conversation(draws: Random, client: Client, tokens: int, salt: str) -> list[
         messages.append({"role": "assistant", "content": words(draws, TURN_WORDS)})
 
 
-def pair(at: int, draws: Random, client: Client, tokens: int) -> tuple[Answer, Answer]:
-    """Warm and cold answer to the same next turn."""
+def pair(at: int, draws: Random, client: Client, tokens: int) -> tuple[Answer, Answer, Answer]:
+    """Warm and cold answer to the same next turn, and the warm one asked for again."""
     messages = [*conversation(draws, client, tokens, f"warm {at}"), {"role": "user", "content": "And then? " + words(draws, 12)}]
     names = ("warm", "cold") if at % 2 else ("cold", "warm")
     found = {name: client.ask(messages, f"{name} {at}")[0] for name in names}
-    warm, cold = found["warm"], found["cold"]
+    warm, cold, again = found["warm"], found["cold"], client.ask(messages, f"warm {at}")[0]
+    if again.sha != cold.sha or again.cached != again.prompt:
+        raise SystemExit(f"pair {at}: again {again}, cold {cold}; needed: equal replies, the whole prompt cached")
     if warm.sha != cold.sha or cold.cached or not warm.cached:
         raise SystemExit(f"pair {at}: warm {warm}, cold {cold}; needed: equal replies, nothing cached cold, something warm")
-    return warm, cold
+    return warm, cold, again
 
 
 def summary(values: list[float]) -> dict[str, float]:
@@ -155,13 +157,14 @@ def main() -> None:
         "load_average": round(os.getloadavg()[0], 1),
         "flags": flags,
         "pairs": len(pairs),
-        "prompt_tokens": statistics.median(cold.prompt for _, cold in pairs),
-        "cached_tokens": statistics.median(warm.cached for warm, _ in pairs),
-        "cold_first_token_ms": summary([cold.first_s for _, cold in pairs]),
-        "warm_first_token_ms": summary([warm.first_s for warm, _ in pairs]),
-        "warm_engine_ms": summary([warm.engine_s for warm, _ in pairs]),
-        "speedup_of_each_pair": [round(cold.first_s / warm.first_s, 1) for warm, cold in pairs],
-        "median_speedup": round(statistics.median(cold.first_s / warm.first_s for warm, cold in pairs), 1),
+        "prompt_tokens": statistics.median(cold.prompt for _, cold, _ in pairs),
+        "cached_tokens": statistics.median(warm.cached for warm, _, _ in pairs),
+        "cold_first_token_ms": summary([cold.first_s for _, cold, _ in pairs]),
+        "warm_first_token_ms": summary([warm.first_s for warm, _, _ in pairs]),
+        "asked_again_first_token_ms": summary([again.first_s for _, _, again in pairs]),
+        "warm_engine_ms": summary([warm.engine_s for warm, _, _ in pairs]),
+        "speedup_of_each_pair": [round(cold.first_s / warm.first_s, 1) for warm, cold, _ in pairs],
+        "median_speedup": round(statistics.median(cold.first_s / warm.first_s for warm, cold, _ in pairs), 1),
         "equal_replies": len(pairs),
     }
     asked.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")

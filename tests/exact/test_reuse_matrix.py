@@ -175,6 +175,19 @@ def test_prompts_are_the_same_among_others_that_share_their_prefixes(ground: Gro
     assert sum(reply.usage.cached_tokens for reply in replies.values()) > 1000
 
 
+def test_coded_rows_are_kept_as_they_are_stored(ground: Ground, tmp_path: Path):
+    pool = TokenPool(ground.model.config, PAGES, "cpu", ground.model.dtype, "fp8")
+    wanted = Keeper(ground.model, pool, ground.slots, ground.vocabulary, grid_tokens=0).ask(request("cold", 300)).bits
+    spill = SpillFolder(tmp_path, 0)
+    keeper = Keeper(ground.model, pool, ground.slots, ground.vocabulary, spill=spill)
+    keeper.ask(branch(256))
+    check(keeper.ask(request("warm", 300)), wanted, 256)
+    keeper.evict_all()
+    pool.latents[:, : PAGES * PAGE_TOKENS] = 9
+    check(keeper.ask(request("from disk", 300)), wanted, 300)
+    spill.close()
+
+
 def test_equal_prompts_that_come_together_are_run_once(ground: Ground):
     keeper = ground.keeper("none")
     replies = keeper.serve([(0, request(f"r{at}", 1000)) for at in range(4)])
