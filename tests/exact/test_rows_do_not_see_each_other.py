@@ -201,3 +201,8 @@ def test_misuse_is_refused_with_what_was_needed(told) -> None:
     with pytest.raises(ValueError, match="1 more pages of 64"):
         run.run_step([(short, [5, 6])])
     engine.release(sequence)
+
+
+def test_widths_at_which_vector_code_ends_inside_a_row_are_refused() -> None:
+    with pytest.raises(ValueError, match="n_routed_experts is 6 a rank; needed: a multiple of 4"):
+        random_model.Engine(random_model.text_config(n_routed_experts=6), random_model.RandomWeights(7, coded_experts=False))

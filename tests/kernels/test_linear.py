@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from lockstep.kernels import host
 from lockstep.kernels.linear import PROMPT_ROWS, STEP_ROWS, Packed, batched, linear, pack, ref
 
 torch.set_num_threads(1)
@@ -86,3 +87,30 @@ def test_a_batched_product_does_not_depend_on_the_batch(count: int) -> None:
     whole = batched(a, b)
     assert torch.equal(batched(a[:count], b[:count]), whole[:count])
     assert torch.allclose(whole.double(), a.double() @ b.double(), atol=1e-4)
+
+
+def test_a_batch_that_matters_is_run_one_product_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, calls = torch.bmm, []
+
+    def dependent(a: Tensor, b: Tensor) -> Tensor:
+        calls.append(len(a))
+        return plain(a, b) * (1 + 1e-3 * (len(a) > 1))
+
+    monkeypatch.setattr(torch, "bmm", dependent)
+    ref._batch_is_free.cache_clear()
+    try:
+        a, b = torch.randn(5, 4, 64), torch.randn(5, 64, 32)
+        batched(a, b)
+        calls.clear()
+        found = batched(a, b)
+    finally:
+        ref._batch_is_free.cache_clear()
+    assert calls == [1] * 5
+    assert torch.equal(found[3:4], plain(a[3:4], b[3:4]))
+
+
+def test_the_check_of_host_arithmetic_notices_rows_that_depend_on_their_company() -> None:
+    rows = torch.randn(32, 24).numpy()
+    assert host.rows_are_independent(host.softmax, rows)
+    assert not host.rows_are_independent(lambda x: host.softmax(x) * (1 + 1e-3 * len(x)), rows)
+    assert not host.rows_are_independent(lambda x: x - x.mean(), rows)

@@ -19,6 +19,8 @@ from lockstep.core.rank_messages import HashState, Ran, Run
 from lockstep.core.types import EngineRequest, Sampling
 from lockstep.draft.cost import RowCosts
 from lockstep.kernels.exl3 import Exl3Matrix, decode_outer
+from lockstep.run.exchange import in_rank_order
+from lockstep.run.placement import place_rank
 from lockstep.run.settings import RankMismatch, compare_settings, rank_settings, settings_digest
 from lockstep.run.team import Follower, LeadingRunner
 from lockstep.run.watchdog import Watchdog
@@ -233,3 +235,21 @@ def test_costs_follow_what_the_ranks_agreed_on():
     costs = RowCosts(lambda seconds: 0.007)
     costs.observe(1, 1.0)
     assert costs.step_ms(1) == pytest.approx(7.0)
+
+
+def test_partial_sums_are_added_in_rank_order_in_fp32_and_rounded_once():
+    parts = torch.randn(3, 8, 64, generator=torch.Generator().manual_seed(4))
+    wanted = parts[0] + parts[1] + parts[2]
+    assert torch.equal(in_rank_order(parts), wanted)
+    assert not torch.equal(parts[2] + parts[1] + parts[0], wanted), "the order must matter here"
+    short = parts.bfloat16()
+    assert torch.equal(in_rank_order(short), (short[0].float() + short[1].float() + short[2].float()).bfloat16())
+
+
+def test_a_rank_computes_with_one_thread():
+    torch.set_num_threads(2)
+    try:
+        place_rank(0)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(1)
