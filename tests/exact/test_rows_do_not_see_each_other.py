@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fixtures import random_model
 from lockstep.cache import Sequence
+from lockstep.kernels import host
 
 torch.set_num_threads(1)
 
@@ -55,15 +56,18 @@ def alone(engine, prompt: list[int], reply: list[int]) -> Story:
     return story
 
 
-@pytest.fixture(scope="module", params=["dense experts", "EXL3 experts", "bf16 activations"])
+@pytest.fixture(scope="module", params=["dense experts", "EXL3 experts", "EXL3 experts without NumPy", "bf16 activations"])
 def told(request: pytest.FixtureRequest):
     """An engine and its stories told alone."""
     weights = random_model.RandomWeights(7, coded_experts=request.param != "dense experts")
     dtype = torch.bfloat16 if request.param == "bf16 activations" else torch.float32
-    engine = random_model.Engine(random_model.text_config(), weights, dtype=dtype)
-    draw = random.Random(3)
-    ids = lambda n: [draw.randrange(VOCAB) for _ in range(n)]  # noqa: E731
-    return engine, [alone(engine, ids(n), ids(REPLY)) for n in PROMPTS]
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "EXL3 experts without NumPy":
+            patch.setattr(host, "trusted", lambda: False)
+        engine = random_model.Engine(random_model.text_config(), weights, dtype=dtype)
+        draw = random.Random(3)
+        ids = lambda n: [draw.randrange(VOCAB) for _ in range(n)]  # noqa: E731
+        yield engine, [alone(engine, ids(n), ids(REPLY)) for n in PROMPTS]
 
 
 def test_the_same_story_alone_again_in_other_places_gives_the_same_bits(told) -> None:

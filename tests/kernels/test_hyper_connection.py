@@ -78,6 +78,12 @@ def test_the_host_check_notices_rows_that_depend_on_each_other(monkeypatch: pyte
     assert not host.rows_are_independent(steps, 4)
 
 
+def test_rows_that_may_not_go_together_go_one_by_one() -> None:
+    steps, comb = host.steps(4, 1e-6, 20), torch.rand(5, 4, 4).numpy()
+    apart = host.sinkhorn(comb.copy(), replace(steps, together=False))
+    assert apart.tobytes() == b"".join(host.sinkhorn(row[None].copy(), steps).tobytes() for row in comb)
+
+
 def test_host_and_plain_sinkhorn_agree() -> None:
     at = site(*parameters(), 1e-6, 1e-5, 20)
     assert at.host is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -20,8 +20,7 @@ class Site:
     """Parameters of one site for h streams of width D, all fp32: `fn` maps h D values to h (h + 2).
 
     `scale` and `base` `[h (h + 2)]` act on its output; `gain` and `shift` `[2 h]` turn its first 2 h sigmoids into pre and post.
-    `rows` and `columns` `[h h, h h]` of ones and zeros add up a row or a column of the mixing matrix. `host` is None on other devices and
-    where NumPy's products are not row by row.
+    `rows` and `columns` `[h h, h h]` of ones and zeros add up a row or a column of the mixing matrix. `host` is None on other devices.
     """
 
     fn: Packed
@@ -69,9 +68,9 @@ def _host_site(fn: Tensor, base: Tensor, hc_eps: float, norm_eps: float, steps: 
 
 
 @lru_cache(maxsize=8)
-def _host_steps(streams: int, eps: float, sinkhorn: int) -> host.Steps | None:
+def _host_steps(streams: int, eps: float, sinkhorn: int) -> host.Steps:
     steps = host.steps(streams, eps, sinkhorn)
-    return steps if host.rows_are_independent(steps, streams) else None
+    return replace(steps, together=host.rows_are_independent(steps, streams))
 
 
 def split(streams: Tensor, at: Site) -> tuple[Tensor, Tensor, Tensor]:

@@ -35,12 +35,14 @@ class HostSite:
 class Steps:
     """What the sinkhorn steps divide by, as matrices over a flat mixing matrix and a 1 behind it.
 
-    `first` gives row sums, `others` column and row sums + eps in turn, each as `[h h + 1, h h]` and transposed.
+    `first` gives row sums, `others` column and row sums + eps in turn, each as `[h h + 1, h h]` and transposed. `together` is False where a
+    product over many rows has other bits than one over a single row.
     """
 
     first: tuple[Array, Array]
     others: tuple[tuple[Array, Array], ...]
     eps: float
+    together: bool = True
 
 
 def steps(streams: int, eps: float, sinkhorn: int) -> Steps:
@@ -79,6 +81,8 @@ def sinkhorn(comb: Array, at: Steps) -> Array:
     rows, count, _ = comb.shape
     size = count * count
     divide, eps = np.divide, np.float32(at.eps)
+    if rows > 1 and not at.together:
+        return np.concatenate([sinkhorn(row[None], at) for row in comb])
     if rows == 1:
         held, sums = np.empty(size + 1, np.float32), np.empty(size, np.float32)
         held[size] = 1.0
