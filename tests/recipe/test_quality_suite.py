@@ -161,6 +161,11 @@ def test_a_server_that_does_not_answer_is_a_coded_failure() -> None:
     assert caught.value.code == "E_API"
 
 
+def test_a_server_that_still_loads_is_asked_nothing() -> None:
+    with serving(lambda body: (503, {}), lambda: {"status": "loading"}, 4096) as server, pytest.raises(Failure, match="loading"):
+        probe(parse_url(server.url, ""))
+
+
 @pytest.mark.parametrize("arguments", [["--only", "vibes"], ["--needle-tokens", "many"], ["--unknown"]])
 def test_wrong_arguments_are_refused_before_anything_is_asked(faultless: ScriptedChat, arguments: list[str]) -> None:
     with pytest.raises(Failure) as caught:

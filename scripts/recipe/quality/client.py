@@ -44,7 +44,7 @@ def parse_url(base_url: str, key: str) -> Server:
 
 
 def probe(server: Server) -> Server:
-    """Reads the model list and the health page. Raises Failure E_API if no model is listed."""
+    """Reads the model list and the health page. Raises Failure E_API if no model is listed or the server says that it is loading."""
     listed = _call(server, "/v1/models", None, PROBE_S)
     models = listed.data().get("data")
     if listed.status != 200 or not isinstance(models, list) or not models:
@@ -53,6 +53,8 @@ def probe(server: Server) -> Server:
             "E_API", found=f"{server.host}:{server.port}/v1/models gave {said}", needed="a server that lists its model", remedy=CHECK
         )
     health = _call(server, "/health", None, PROBE_S).data()
+    if health.get("status") == "loading":
+        raise Failure("E_API", found=f"{server.host}:{server.port} is still loading", needed="a server that answers", remedy="ask again later")
     context = models[0].get("max_model_len") or health.get("context_length") or 0
     return Server(
         server.host,
