@@ -114,6 +114,9 @@ _engine_setting(
     "DENSE", 2, ("q4", "bf16"), choice("q4", "fp8", "bf16"), "--dense", "form of the large dense matrices; each has replies of its own"
 )
 _engine_setting("KV", 2, ("fp8", "bf16"), choice("fp8", "bf16"), "--kv", "form of the latent cache; each has replies of its own")
+_engine_setting(
+    "KEPT_GIB", 2, "4", integer(0, 1024), "--kept-gib", "host memory for states of prompts that may come again; 0 keeps none", unit="GiB"
+)
 _setting(
     "DRAFTER",
     2,
