@@ -61,7 +61,7 @@ class ServingOptions:
     draft_edge: float = 1.0
     dense: str = "bf16"
     kv: str = "bf16"
-    loop: str = "plain"
+    loop: str = "overlapped"
     kept_gib: float = 4.0
     kept_grid: int = 2048
     kept_share: float = 0.5
