@@ -36,12 +36,15 @@ def main() -> None:
         front = start_front(Path(folder), SCRIPT)
         try:
             front.wait_for("/health/ready", 200)
+            spent = processor_s(front.process.pid)
             through = first_tokens(front)
+            spent = processor_s(front.process.pid) - spent
             direct = asyncio.run(direct_first_tokens(Path(folder)))
             figures = {
                 "first_token_through_ms": summary(through),
                 "first_token_channel_ms": summary(direct),
                 "first_token_added_ms": round((statistics.median(through) - statistics.median(direct)) * 1e3, 3),
+                "front_cpu_ms_per_short_request": round(spent / FIRST_TOKENS * 1e3, 3),
                 "streams": STREAMS,
                 **rounds(front),
             }
