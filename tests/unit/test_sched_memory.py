@@ -74,6 +74,55 @@ def test_when_pages_run_out_the_last_in_order_is_paused_and_comes_back_with_all_
     assert served.sched.pauses_total == 1
 
 
+def test_nobody_passes_a_paused_request_that_comes_before():
+    served = two_that_fill_the_pool()
+    served.until_paused()
+    served.submit("small", 10, 1)
+    served.submit("urgent", 10, 1, priority=-8)
+    entered = [admission.request.id for _ in range(20) for admission in served.step()[0].admissions]
+    assert entered == ["urgent"]
+    assert (served.sched.paused, served.sched.waiting) == (1, 1)
+
+
+def entering(served: Served) -> list[str]:
+    """Who enters from now on, in order."""
+    names: list[str] = []
+    while served.sched.running or served.sched.waiting:
+        names += [admission.request.id for admission in served.step()[0].admissions]
+    return names
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_requests_that_never_entered_cost_their_owner_no_turn(refused: bool):
+    served = Served(slots=1, max_queued_tokens=500 if refused else 5000)
+    served.submit("running", 10, 3)
+    served.step()
+    for at in range(4):
+        if refused:
+            with pytest.raises(EngineRejected):
+                served.submit(f"gone{at}", 600, 1, owner="x")
+        else:
+            served.submit(f"gone{at}", 600, 1, owner="x")
+            served.sched.cancel(f"gone{at}")
+    served.submit("of x", 10, 1, owner="x")
+    served.submit("of y", 10, 1, owner="y")
+    assert entering(served) == ["of x", "of y"]
+
+
+def test_an_owner_that_was_away_gets_no_credit_for_it():
+    served = Served(slots=1)
+    for at in range(20):
+        served.submit(f"early {at}", 100, 1, owner="x")
+        served.step()
+    served.submit("running", 10, 9, owner="x")
+    served.step()
+    for at in range(3):
+        served.submit(f"x{at}", 100, 1, owner="x")
+    for at in range(3):
+        served.submit(f"y{at}", 100, 1, owner="y")
+    assert entering(served) == ["y0", "x0", "y1", "x1", "y2", "x2"]
+
+
 def test_a_higher_priority_that_came_later_pauses_the_lower_one():
     served = Served()
     served.submit("early", 60, 800, priority=1)

@@ -47,9 +47,9 @@ class Memory:
         return self.slots.free > 0 and behind < self.slots.count - 1
 
     def has_room(self, live: Live, source: KeptState | None = None) -> bool:
-        """True if there are pages for the next step of `live`, beside headroom for all. Whoever runs alone needs none."""
-        pages = live.needed_pages() - (len(self.kept.shared_pages(source)) if source else 0)
-        return self.kept.has_room(pages + (self.spare_pages + self.headroom(live) if self.owners else 0), source)
+        """True if there are pages for the next step of `live`, beside headroom for all. Whoever is alone always has them."""
+        shared = len(self.kept.shared_pages(source)) if source else 0
+        return self.kept.has_room(live.needed_pages() - shared + self.headroom(live) + self.spare_pages, source)
 
     def enter(self, live: Live, shared: tuple[int, ...] = ()) -> None:
         """Give `live`, which has room, a slot and pages, the first of them `shared`."""

@@ -102,8 +102,7 @@ class Scheduler:
         turn = self._order.arrive(request)
         self._arrivals += 1
         live = Live(request, self._clock(), (rank(turn, request), self._arrivals), turn, PromptWork.of(request))
-        held_back = self._held_back(live)
-        if live in held_back and (over := self._queue.too_many(held_back)):
+        if over := self._queue.too_many(self._held_back(live)):
             self._order.leave(request)
             most, tokens = self.limits.max_queued, self.limits.max_queued_tokens
             raise EngineRejected(
@@ -183,8 +182,7 @@ class Scheduler:
         entering = sorted([*self._paused, *self._queue, arriving], key=lambda live: live.place)
         for at, live in enumerate(entering):
             slots, pages = slots - 1, pages - live.needed_pages() - memory.headroom(live)
-            is_alone = at == 0 and not memory.owners
-            if slots < 0 or (pages < 0 and not is_alone):
+            if slots < 0 or pages < 0:
                 return [live for live in entering[at:] if live.admitted_s is None]
         return []
 
