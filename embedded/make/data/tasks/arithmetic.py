@@ -43,8 +43,15 @@ def steps(a: int, op: str, b: int) -> Thoughts:
     return think(f"I need to {'add' if op == '+' else 'subtract'}: {a} {op} {b}.", walk, conclusion, back)
 
 
+def close(rng: Random) -> tuple[int, str, int]:
+    """A difference below ten of numbers below a hundred, which `operands` seldom draws."""
+    b = rng.randrange(100)
+    return b + rng.randrange(10), "-", b
+
+
 def _draw(rng: Random, split: Split) -> tuple[int, str, int]:
-    return draw(split, "sum", lambda: operands(rng), lambda item: f"{item[0]}{item[1]}{item[2]}")
+    make = close if split == "train" and rng.random() < 0.15 else operands
+    return draw(split, "sum", lambda: make(rng), lambda item: f"{item[0]}{item[1]}{item[2]}")
 
 
 def bare(rng: Random, split: Split) -> Exchange:
