@@ -21,7 +21,21 @@ from fixtures.fronts import Front, end_front, start_embedded
 from fixtures.soaking import Footprint, Soak, asked_again, footprint, idle, lost_slots
 
 SLOTS = 4
-FLAGS = ("--context", "512", "--parallel", str(SLOTS), "--pool-tokens", "640", "--drafter", "mtp", "--state-hashes", "--kept-gib", "0.05")
+FLAGS = (
+    "--context",
+    "512",
+    "--parallel",
+    str(SLOTS),
+    "--pool-tokens",
+    "512",
+    "--max-queued",
+    "12",
+    "--drafter",
+    "mtp",
+    "--state-hashes",
+    "--kept-gib",
+    "0.05",
+)
 EVERY_S = 5.0
 # Growth of a process behind its first third that counts as none.
 FLAT_MIB = 16.0
@@ -82,6 +96,7 @@ def soak(front: Front, told: argparse.Namespace) -> dict[str, Any]:
         "asked_again": again,
         "different": different,
         "wrong": clients.wrong[:20],
+        "longest_s_by_priority": clients.longest_s,
         "pauses": health["pauses_total"],
         "kept_hit_tokens": health["kept"]["hit_tokens_total"],
         "drafted_tokens": health["drafted_total"],
@@ -90,6 +105,7 @@ def soak(front: Front, told: argparse.Namespace) -> dict[str, Any]:
         "lost_slots": lost,
         "leaked_tokens": leaked,
         "growth_mib": growth,
+        "resident_mib": {name: [one[name].mib for one in seen[:: max(1, len(seen) // 12)]] for name in pids},
         "first": {name: asdict(one) for name, one in seen[0].items()},
         "last": {name: asdict(one) for name, one in seen[-1].items()},
     }

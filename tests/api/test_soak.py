@@ -11,7 +11,21 @@ from fixtures.fronts import Front, end_front, start_embedded
 from fixtures.soaking import Soak, asked_again, footprint, idle, lost_slots
 
 SLOTS, SECONDS, CLIENTS, AGAIN = 4, 12.0, 30, 8
-FLAGS = ("--context", "512", "--parallel", str(SLOTS), "--pool-tokens", "640", "--drafter", "mtp", "--state-hashes", "--kept-gib", "0.05")
+FLAGS = (
+    "--context",
+    "512",
+    "--parallel",
+    str(SLOTS),
+    "--pool-tokens",
+    "512",
+    "--max-queued",
+    "12",
+    "--drafter",
+    "mtp",
+    "--state-hashes",
+    "--kept-gib",
+    "0.05",
+)
 # A server that has served a while may still fill its caches; one that leaks a request's memory takes more.
 GROWTH_MIB = 64
 
@@ -25,6 +39,9 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
 
 
 def test_random_clients_lose_no_slot_no_page_no_bit_and_leave_nothing(front: Front) -> None:
+    # The first request starts the thread that steps run in.
+    assert lost_slots(front.http, SLOTS) == 0
+    idle(front.http)
     before = footprint(front.engine_pid)
     soak = Soak(front.url, seed=1)
     asyncio.run(soak.run(CLIENTS, SECONDS))
