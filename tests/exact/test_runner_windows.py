@@ -104,6 +104,14 @@ def test_stop_ids_held_back_by_min_tokens_are_held_back_in_windows_too(model: Gl
     }
 
 
+def test_min_tokens_may_end_inside_a_window(model: GlmModel):
+    stops = frozenset(range(0, VOCABULARY, 2))
+    asked = requests(Sampling(temperature=4.0, top_k=0, top_p=1.0, seed=3), stop_ids=stops, min_tokens=12)
+    serial = replies(model, asked, nothing)
+    assert all(not stops & set(got[:12]) and stops & set(got[12:16]) for got, _ in serial.values())
+    assert replies(model, asked, oracle_with_errors(serial, 1.0)) == serial
+
+
 def test_a_window_never_runs_past_an_accepted_stop_id(model: GlmModel):
     greedy = Sampling(temperature=0.0)
     serial = replies(model, requests(greedy), nothing)

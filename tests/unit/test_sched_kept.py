@@ -227,6 +227,17 @@ def test_prefixes_are_named_by_namespace_and_drafting(other: dict[str, object]):
     assert one.shared_tokens(two) == 0
 
 
+def test_a_state_behind_other_tokens_is_not_found_by_its_last_tile():
+    index, ids = Index(), tuple(range(200))
+    assert index.keep(Trace(request("a", ids)), 128)
+    other = Trace(request("b", (999, *ids[1:])))
+    assert other.ids[64:128] == ids[64:128]
+    assert index.kept.find(other) is None
+    found = index.kept.find(Trace(request("c", (*ids[:150], 999))))
+    assert found
+    assert found.tokens == 128
+
+
 def test_shared_tokens_count_whole_tiles_or_the_whole_prompt():
     ids = tuple(range(200))
     whole = Trace(request("a", ids))
