@@ -27,7 +27,7 @@ FIXED_AT_START = (
 
 def process_launch(config: Config, build: str, python: Path, environment: Mapping[str, str]) -> Launch:
     """The engine as a process: `python` is the interpreter of its build."""
-    places = {"model": config.text("MODEL_DIR"), "drafter": config.text("DFLASH2_DIR"), "logs": RUN, "key": config.text("API_KEY_FILE")}
+    places = {"model": config.text("MODEL_DIR"), "drafter": config.text("DFLASH2_DIR"), "key": config.text("API_KEY_FILE")}
     argv = (str(python), "-m", "lockstep", *engine_words(config, places, host=config.text("HOST")))
     return _launch(config, build, argv, {**{name: environment[name] for name in PASSED_ON if name in environment}, **OFFLINE})
 
@@ -54,7 +54,7 @@ def container_launch(config: Config, build: str, environment: Mapping[str, str])
     if config.gpus():
         flags.append(container.mount(str(config.folder("DATA_DIR") / "kernels" / build), INSIDE_KERNELS, is_writable=True))
         flags += [container.variable(name, f"{INSIDE_KERNELS}/{name}") for name in ("TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR")]
-    places = {"model": INSIDE_MODEL, "drafter": INSIDE_DRAFTER, "logs": INSIDE_LOGS, "key": INSIDE_KEY if has_key else ""}
+    places = {"model": INSIDE_MODEL, "drafter": INSIDE_DRAFTER, "key": INSIDE_KEY if has_key else ""}
     image = f"{config.text('IMAGE')}:{build}"
     command = tuple(engine_words(config, places, host="0.0.0.0" if is_bridge else config.text("HOST")))
     launch = _launch(config, build, container.argv(flags, image, command), {})
@@ -72,7 +72,7 @@ def engine_words(config: Config, places: Mapping[str, str], *, host: str) -> lis
             words += [setting.engine_option, host if name == "HOST" else config.text(name)]
     if places["key"]:
         words += ["--api-key-file", places["key"]]
-    return [*words, "--device", "cuda" if config.gpus() else "cpu", "--log-dir", places["logs"]]
+    return [*words, "--device", "cuda" if config.gpus() else "cpu"]
 
 
 def _launch(config: Config, build: str, argv: tuple[str, ...], environment: dict[str, str]) -> Launch:

@@ -11,7 +11,7 @@ from lockstep.config.serving import ServingOptions
 from recipe import config
 from recipe.launching import engine_words
 
-PLACES = {"model": "/m", "drafter": "/d", "logs": "/l", "key": ""}
+PLACES = {"model": "/m", "drafter": "/d", "key": ""}
 
 
 def words(tmp_path: Path, **settings: str) -> dict[str, str]:
@@ -43,5 +43,5 @@ def test_the_engine_takes_every_word(tmp_path: Path, profile: str) -> None:
     told = engine_words(config.load(tmp_path, {"HOME": str(tmp_path), "PROFILE": profile, "THINKING": "1"}), PLACES, host="::1")
     options = ServingOptions.from_argv(told[1:])
     assert told[0] == "serve"
-    assert (options.host, options.thinking, options.drafter, str(options.log_dir)) == ("::1", True, "/d", "/l")
+    assert (options.host, options.thinking, options.drafter) == ("::1", True, "/d")
     assert (options.ranks, options.dense, options.kv) == ((2, "q4", "fp8") if profile == "two-gpu" else (1, "bf16", "bf16"))

@@ -30,7 +30,6 @@ options = st.builds(
     api_key_file=st.none() | paths,
     state_hashes=st.booleans(),
     device=st.sampled_from(["cpu", "cuda"]),
-    log_dir=st.none() | paths,
     pool_tokens=st.just(0) | st.integers(4096, 1 << 30),
     prompt_slice=st.integers(1, 1 << 16),
     max_queued=st.integers(0, 1 << 20),

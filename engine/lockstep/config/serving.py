@@ -48,7 +48,6 @@ class ServingOptions:
     api_key_file: Path | None = None
     state_hashes: bool = False
     device: str = "cpu"
-    log_dir: Path | None = None
     pool_tokens: int = 0
     prompt_slice: int = 256
     max_queued: int = 64
@@ -155,7 +154,6 @@ def add_serving_flags(parser: argparse.ArgumentParser) -> None:
     add("--api-key-file", type=Path, metavar="F", help="file with one key a line, optionally as label: key")
     add("--state-hashes", action="store_true", help="report the hash of each request's final state")
     add("--device", default=defaults["device"], help="cpu or cuda")
-    add("--log-dir", type=Path, metavar="DIR")
     add("--pool-tokens", type=int, default=defaults["pool_tokens"], help="tokens of the shared pool; 0: context * parallel")
     add("--prompt-slice", type=int, default=defaults["prompt_slice"], help="prompt tokens run between two rounds of running replies")
     add("--max-queued", type=int, default=defaults["max_queued"], help="requests that may wait for a slot")
