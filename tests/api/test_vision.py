@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import openai
 import psutil
 import pytest
@@ -205,6 +206,23 @@ def test_a_picture_gives_the_same_bits_alone_cached_and_streamed_and_another_pic
     assert fresh["lockstep"]["state_hash"] != other["lockstep"]["state_hash"]
     chunks = events(embedded.http.post(CHAT, json=body(part(circle), words="Describe the picture. " * 12, stream=True)).text)
     assert chunks[-2]["lockstep"]["state_hash"] == fresh["lockstep"]["state_hash"]
+
+
+def decoders(front: Front) -> set[int]:
+    children = psutil.Process(front.process.pid).children(recursive=True)
+    return {child.pid for child in children if "lockstep.media.worker" in child.cmdline()}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_pictures_of_a_client_that_left_are_not_decoded(seeing: Front, stream: bool) -> None:
+    pictures = [part(data_url(honest_picture(seed=100 * stream + at))) for at in range(50)]
+    with pytest.raises(httpx.ReadTimeout):
+        seeing.http.post(CHAT, json=body(*pictures, stream=stream), timeout=httpx.Timeout(30.0, read=0.3))
+    time.sleep(1.0)
+    before = decoders(seeing)
+    time.sleep(1.0)
+    assert decoders(seeing) == before
+    assert len(before) <= 1
 
 
 def test_workers_end_with_the_server(tmp_path_factory: pytest.TempPathFactory) -> None:

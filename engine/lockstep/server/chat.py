@@ -34,6 +34,11 @@ async def chat_completions(request: Request) -> Response:
     site.require_ready()
     body = await read_model(request, ChatBody, site.body_bytes)
     site.require_model(body.model)
+    # From here on there is work, pictures to decode first, that nobody needs once the client has left.
+    return await unless_client_leaves(request, _reply(request, site, body))
+
+
+async def _reply(request: Request, site: Deployment, body: ChatBody) -> Response:
     namespace = site.namespace(request, body.cache_salt)
     prompt = await chat_prompt(site, body, body.messages, site.context, owner=namespace)
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
@@ -43,7 +48,7 @@ async def chat_completions(request: Request) -> Response:
     generation = Generation(site, engine, text, "chat", "messages")
     if body.stream:
         return EventStream(reply_events(generation, ChatDialect(), site.options.name, body))
-    return await unless_client_leaves(request, whole_reply(generation, ChatDialect(), site.options.name, body))
+    return await whole_reply(generation, ChatDialect(), site.options.name, body)
 
 
 async def chat_prompt(
