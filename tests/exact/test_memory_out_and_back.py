@@ -35,7 +35,8 @@ def model(checkpoint: Checkpoint) -> GlmModel:
 
 def runner(model: GlmModel, checkpoint: Checkpoint, drafter: str) -> Runner:
     vocabulary = 1 + max(Tokenizer.from_file(str(EMBEDDED / "tokenizer.json")).get_vocab().values())
-    options = ServingOptions(EMBEDDED, drafter=drafter, copy_tokens=0)
+    # Depth by words, not by the clock: both runs must get as many drafts a round.
+    options = ServingOptions(EMBEDDED, drafter=drafter, copy_tokens=0, draft_policy="7")
     pool, slots = TokenPool(model.config, PAGES, "cpu", model.dtype), StateSlots(model.config, SLOTS, "cpu", model.dtype)
     drafting = load_drafting(options, Surroundings(checkpoint, model, vocabulary, PAGES, SLOTS))
     return Runner(model, pool, slots, vocabulary, drafting.drafter)

@@ -45,7 +45,8 @@ class Ground:
 
     @cache  # noqa: B019
     def drafting(self, name: str) -> Drafting:
-        options = ServingOptions(EMBEDDED, drafter=DRAFTERS[name])
+        # Depth by words, not by the clock: a warm prompt must get as many drafts as a cold one.
+        options = ServingOptions(EMBEDDED, drafter=DRAFTERS[name], draft_policy="5")
         return load_drafting(options, Surroundings(self.checkpoint, self.model, self.vocabulary, PAGES, SLOTS))
 
     def scribble(self) -> None:
