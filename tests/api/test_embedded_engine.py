@@ -63,6 +63,17 @@ def wait_until_running(front: Front, count: int) -> None:
         time.sleep(0.02)
 
 
+def test_a_reply_cut_at_a_stop_string_has_a_hash_of_its_tokens_and_none_of_a_state_beyond_them(embedded: Front) -> None:
+    body = {"messages": [{"role": "user", "content": "count from 1 to 20"}], "temperature": 0, "max_tokens": 48}
+    whole = embedded.http.post("/v1/chat/completions", json=body).json()
+    stop = whole["choices"][0]["message"]["content"][4:6]
+    cut = [embedded.http.post("/v1/chat/completions", json=body | {"stop": stop, "draft": draft}).json() for draft in (True, False)]
+    assert {reply["lockstep"]["token_sha"] for reply in cut} != {whole["lockstep"]["token_sha"]}
+    assert len({reply["lockstep"]["token_sha"] for reply in cut}) == 1
+    assert "state_hash" in whole["lockstep"]
+    assert all("state_hash" not in reply["lockstep"] for reply in cut)
+
+
 def test_a_client_killed_in_mid_stream_frees_its_slot(embedded: Front) -> None:
     body = b'{"messages":[{"role":"user","content":"hi"}],"stream":true,"ignore_eos":true,"max_tokens":900}'
     with socket.create_connection(("127.0.0.1", embedded.port)) as connection:

@@ -207,10 +207,11 @@ class Generation:
 
     def _end(self, event: RoundEvent) -> None:
         self._engine_usage = event.usage or self._engine_usage
-        self._state_hash = event.state_hash
         if self.text.has_ended:
+            # The engine is some tokens past a stop string or an only call, how many depends on the clock: its state is not this reply's.
             self.finish_reason = "stop"
             return
+        self._state_hash = event.state_hash
         match event.finish:
             case FinishReason.STOP | FinishReason.LENGTH:
                 self.finish_reason = str(event.finish)
