@@ -72,7 +72,10 @@ def test_memory_comes_back_bit_for_bit_in_another_slot_and_other_pages(model: Gl
             ours.pause("a")
             enter(ours, request("b", 490), 0, tuple(range(8)))
             go_on(ours, "b", drafts, 3)
+            saved = ours._paused["a"].tensors
             ours.resume("a", 2, (23, 9, 21, 10, 19, 12, 17, 14))
+            back = ours._memory.save(ours._live["a"]).tensors
+            assert [name for name in saved if not torch.equal(saved[name], back[name])] == []
         states.append(ours.state_hash("a"))
         tokens += go_on(ours, "a", drafts, 8)
         states.append(ours.state_hash("a"))
