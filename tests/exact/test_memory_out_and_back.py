@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from tokenizers import Tokenizer
 
 from lockstep.cache import StateSlots, TokenPool
 from lockstep.config.serving import ServingOptions
-from lockstep.core.plan import Admission, PromptSlice, StepPlan, StepWindow
+from lockstep.core.plan import Admission, PromptSlice, Restore, StepPlan, StepWindow
 from lockstep.core.types import EngineRequest, Sampling
 from lockstep.draft.loader import Surroundings, load_drafting
 from lockstep.model.glm import GlmModel
@@ -91,3 +92,14 @@ def test_pages_that_do_not_cover_the_saved_tokens_are_refused(model: GlmModel, c
     ours.pause("a")
     with pytest.raises(ValueError, match="2 pages for a saved state of 130 tokens; needed: 3"):
         ours.resume("a", 1, (4, 5))
+
+
+@pytest.mark.parametrize("drafter", ["mtp", "dflash2"])
+def test_a_drafter_knows_of_a_kept_prefix_what_it_knew_when_it_read_it(model: GlmModel, checkpoint: Checkpoint, drafter: str):
+    ours, cold, warm = runner(model, checkpoint, DRAFTERS[drafter][0]), request("a", 161), replace(request("a", 161), id="b")
+    first = PromptSlice("a", 0, 128, last=False, keep=1), PromptSlice("a", 128, 33, last=True)
+    ours.execute(StepPlan(admissions=(Admission(cold, 0, (0, 1, 2)),), prompts=first))
+    rest = (PromptSlice("b", 128, 33, last=True),)
+    ours.execute(StepPlan(admissions=(Admission(warm, 1, (0, 4, 5), Restore(1, 128, 1)),), prompts=rest))
+    knew, knows = (ours._memory.save_state(ours._live[name]) for name in "ab")
+    assert [name for name in knew if not torch.equal(knew[name], knows[name])] == []
