@@ -172,6 +172,7 @@ def test_requests_in_company_share_prefixes_on_all_ranks(ranks: int, answers: di
         wanted = [replace(request(f"{copy}-{length}", length), draft=copy < 2) for copy in range(3) for length in LENGTHS]
         found = await asyncio.gather(*(ask(client, one) for one in wanted))
         assert [bits for bits, _ in found] == [answers[len(one.prompt_ids)] for one in wanted]
-        assert sum(usage.cached_tokens for _, usage in found) >= sum(LENGTHS)
+        # a copy that waited may begin at the last whole tile instead of the prompt's end
+        assert sum(usage.cached_tokens for _, usage in found) >= sum(length // 64 * 64 for length in LENGTHS)
 
     serve(scenario, "--ranks", str(ranks), "--drafter", "mtp", "--parallel", "4")

@@ -61,6 +61,7 @@ def test_a_tensor_and_its_array_are_one_memory() -> None:
 
 def test_lengths_of_one_row_and_of_many_are_the_same_bits() -> None:
     many = host.inverse_length(ROWS, 1e-5, 1 / 24)
+    assert isinstance(many, np.ndarray)
     for row, found in zip(ROWS, many, strict=True):
         assert (row[None] * host.inverse_length(row[None], 1e-5, 1 / 24)).tobytes() == (row[None] * found).tobytes()
 

@@ -122,9 +122,7 @@ class GlmModel:
         self._stores = [next(stores) if kind is Attention.DSA else None for kind in self.config.attention_kinds]
 
     @torch.inference_mode()
-    def run_prompt(
-        self, sequence: Sequence, ids: Items[int], taps: Items[int] = (), pictures: Items[tuple[int, Tensor]] = ()
-    ) -> RowOutput:
+    def run_prompt(self, sequence: Sequence, ids: Items[int], taps: Items[int] = (), pictures: Items[tuple[int, Tensor]] = ()) -> RowOutput:
         """Run and commit prompt tokens behind `sequence`; returns the last row's hidden `[1, D]` and the taps of all n rows.
 
         `pictures` are rows `[n, D]` that stand in for the embeddings of `ids` from some place on, of several pairs each its own.

@@ -54,7 +54,9 @@ def probe(server: Server) -> Server:
         )
     health = _call(server, "/health", None, PROBE_S).data()
     if health.get("status") == "loading":
-        raise Failure("E_API", found=f"{server.host}:{server.port} is still loading", needed="a server that answers", remedy="ask again later")
+        raise Failure(
+            "E_API", found=f"{server.host}:{server.port} is still loading", needed="a server that answers", remedy="ask again later"
+        )
     context = models[0].get("max_model_len") or health.get("context_length") or 0
     return Server(
         server.host,
