@@ -29,6 +29,7 @@ from lockstep.config.processor import read_processor_config
 from lockstep.config.serving import ServingOptions
 from lockstep.config.share import Share
 from lockstep.core.errors import LockstepError
+from lockstep.core.grid import pages_of
 from lockstep.core.messages import Failed, Loading, Ready
 from lockstep.core.rank_messages import Begin, HashState, Joined, Leave, Run
 from lockstep.draft.loader import Surroundings, load_drafting
@@ -235,7 +236,7 @@ def _kept_limits(options: ServingOptions, sizes: KeptSizes) -> KeptLimits:
         page_bytes=sizes.page_bytes,
         spill_bytes=int(options.spill_gib * GIB) if options.spill_dir else 0,
         share=options.kept_share,
-        grid_tokens=-(-options.kept_grid // PAGE_TOKENS) * PAGE_TOKENS,
+        grid_tokens=pages_of(options.kept_grid) * PAGE_TOKENS,
     )
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from lockstep.core.errors import EngineRejected
+from lockstep.core.grid import PAGE_TOKENS
 from lockstep.core.messages import Cancel, FromEngine, Rejected, Round, Shutdown, Snapshot, Submit, ToEngine
 from lockstep.core.plan import StepPlan, StepResult
 from lockstep.core.rank_messages import Ran
 from lockstep.core.types import RoundEvent
 from lockstep.sched import Scheduler
-from lockstep.sched.scheduler import PAGE_TOKENS
 
 SNAPSHOT_BUSY_S = 0.1
 SNAPSHOT_IDLE_S = 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-PAGE_TOKENS = 64
+from lockstep.core.grid import pages_of
 
 
 @dataclass(slots=True)
@@ -21,4 +21,4 @@ class Sequence:
 
     def pages_needed(self, rows: int) -> int:
         """Pages missing before `rows` more tokens fit."""
-        return max(0, -(-(self.length + rows) // PAGE_TOKENS) - len(self.pages))
+        return max(0, pages_of(self.length + rows) - len(self.pages))

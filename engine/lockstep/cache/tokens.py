@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from lockstep.cache.saved import Saved, host_copy
-from lockstep.cache.sequence import PAGE_TOKENS
 from lockstep.config.model import Attention, TextConfig
+from lockstep.core.grid import PAGE_TOKENS
 from lockstep.kernels import fp8
 
 

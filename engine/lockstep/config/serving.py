@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from lockstep.core.errors import LockstepError
+from lockstep.core.grid import TILE, pages_of
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 LOOPS = ("plain", "overlapped")
 DRAFTERS = ("none", "copy", "mtp")
 DENSE_FORMS, KV_FORMS = ("bf16", "fp8", "q4"), ("bf16", "fp8")
-GRID = 64
 
 
 class OptionError(LockstepError):
@@ -72,7 +72,7 @@ class ServingOptions:
         """Raise OptionError for a value out of range."""
         for name, low, high in (
             ("port", 1, 65535),
-            ("context", GRID, 1 << 20),
+            ("context", TILE, 1 << 20),
             ("parallel", 1, 32),
             ("max_tokens", 1, 1 << 20),
             ("pool_tokens", 0, 1 << 30),
@@ -85,7 +85,7 @@ class ServingOptions:
             ("draft_noise", 0, 10),
             ("draft_edge", 0, 10),
             ("kept_gib", 0, 4096),
-            ("kept_grid", GRID, 1 << 20),
+            ("kept_grid", TILE, 1 << 20),
             ("kept_share", 0, 1),
             ("spill_gib", 0, 1 << 20),
         ):
@@ -134,7 +134,7 @@ class ServingOptions:
 
 
 def _whole_pages(tokens: int) -> int:
-    return -(-tokens // GRID) * GRID
+    return pages_of(tokens) * TILE
 
 
 def add_serving_flags(parser: argparse.ArgumentParser) -> None:

@@ -12,6 +12,7 @@ from lockstep.config.model import Attention, TextConfig
 from lockstep.config.serving import ServingOptions
 from lockstep.config.share import Share
 from lockstep.core.errors import WINDOW_TOO_LARGE, LockstepError
+from lockstep.core.grid import pages_of
 
 # Left for activations, drafting and libraries, by kind of device.
 RESERVE_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}
@@ -54,7 +55,7 @@ def pool_pages(options: ServingOptions, needed: Needs, free_bytes: int) -> int:
     Raises WindowError with the largest window that fits.
     """
     fitting = max(0, free_bytes - needed.fixed_bytes) // needed.page_bytes
-    wanted, window = options.shared_tokens // PAGE_TOKENS, -(-options.context // PAGE_TOKENS)
+    wanted, window = options.shared_tokens // PAGE_TOKENS, pages_of(options.context)
     least = wanted if options.pool_tokens else window
     if least > fitting:
         what = f"--pool-tokens {options.pool_tokens}" if options.pool_tokens else f"--context {options.context}"

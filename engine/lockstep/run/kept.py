@@ -15,10 +15,11 @@ from torch import Tensor
 from lockstep.cache import PAGE_TOKENS, Saved
 from lockstep.cache.saved import host_copy
 from lockstep.cache.spill import SpillError, SpillFolder
+from lockstep.core.grid import last_tile, pages_of
 from lockstep.core.plan import Restore, Spill
 from lockstep.draft.stream import Stream
 from lockstep.layers.exchange import Exchange
-from lockstep.run.memory import StreamMemory, pages_of
+from lockstep.run.memory import StreamMemory
 
 log = logging.getLogger("lockstep.kept")
 
@@ -89,8 +90,3 @@ class KeptStates:
         # exact: a state is used on all ranks or on none.
         mine = torch.tensor([[float(saved is not None)]], device=self._memory.device)
         return saved if self._exchange.add(mine).item() == self._exchange.share.ranks else None
-
-
-def last_tile(tokens: int) -> int:
-    """Where the tile that holds the last of `tokens` tokens begins."""
-    return (tokens - 1) // PAGE_TOKENS * PAGE_TOKENS

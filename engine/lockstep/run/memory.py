@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-from lockstep.cache import PAGE_TOKENS, Saved, StateSlots, TokenPool
+from lockstep.cache import Saved, StateSlots, TokenPool
 from lockstep.cache.digest import saved_hash
 from lockstep.cache.saved import part, size_bytes, under
+from lockstep.core.grid import pages_of
 from lockstep.draft.stream import Drafter, Stream
 
 
@@ -100,8 +101,3 @@ class StreamMemory:
         """Make page `target` hold what `source` holds, in every pool."""
         for pool in self._pools.values():
             pool.copy_page(source, target)
-
-
-def pages_of(tokens: int) -> int:
-    """Pages that hold `tokens` tokens."""
-    return -(-tokens // PAGE_TOKENS)

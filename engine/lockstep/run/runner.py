@@ -15,11 +15,12 @@ from torch import Tensor
 
 from lockstep.cache import PAGE_TOKENS, Sequence, StateSlots, TokenPool
 from lockstep.cache.spill import SpillFolder
+from lockstep.core.grid import last_tile
 from lockstep.core.plan import Admission, PromptSlice, StepPlan, StepResult, StepWindow
 from lockstep.draft.stream import Ask, Drafter, Kept, Stream
 from lockstep.model.glm import GlmModel
 from lockstep.model.vision import VisionTower
-from lockstep.run.kept import KeptSizes, KeptStates, LastTile, last_tile
+from lockstep.run.kept import KeptSizes, KeptStates, LastTile
 from lockstep.run.memory import SavedStream, StreamMemory
 from lockstep.run.pictures import PictureRows
 from lockstep.run.sampler import RowRequest, SamplingError, choose

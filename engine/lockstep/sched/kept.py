@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from lockstep.core.grid import TILE
 from lockstep.core.plan import Restore, Spill
 from lockstep.sched.ledger import Ledger
-from lockstep.sched.trace import TILE, Key, Trace
+from lockstep.sched.trace import Key, Trace
 
 
 @dataclass(frozen=True, slots=True)

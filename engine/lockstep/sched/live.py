@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from lockstep.core.grid import pages_of
 from lockstep.core.types import EngineRequest, FinishReason, RoundEvent, Usage
 from lockstep.sched.reuse import PromptWork
-
-PAGE_TOKENS = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -86,8 +85,3 @@ class Live:
             prefill_s=max(0.0, decoding - admitted),
             decode_s=now_s - decoding,
         )
-
-
-def pages_of(tokens: int) -> int:
-    """Pages that hold `tokens` tokens."""
-    return -(-tokens // PAGE_TOKENS)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from bisect import insort
 
+from lockstep.core.grid import PAGE_TOKENS
 from lockstep.sched.kept import KeptLimits, KeptPrompts, KeptState
 from lockstep.sched.ledger import Ledger
-from lockstep.sched.live import PAGE_TOKENS, Live
+from lockstep.sched.live import Live
 
 # Together the requests of all slots leave this part of the pool free when one enters.
 HEADROOM_SHARE = 8

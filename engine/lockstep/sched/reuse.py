@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from lockstep.core.grid import TILE, pages_of
 from lockstep.core.plan import PromptSlice, Restore, StepPlan, StepResult
 from lockstep.core.types import EngineRequest
 from lockstep.sched.kept import KeptPrompts, KeptState
-from lockstep.sched.trace import TILE, Trace
+from lockstep.sched.trace import Trace
 
 
 @dataclass(slots=True)
@@ -105,7 +106,7 @@ class PromptReuse:
         at, stop = work.done, min(work.tokens, work.done + budget)
         while at < stop or (not slices and at == work.tokens):
             end = next((point for point in work.points if at < point < stop), stop)
-            keep = self.kept.keep(work.trace, end, pages[: -(-end // TILE)]) if end in work.points else 0
+            keep = self.kept.keep(work.trace, end, pages[: pages_of(end)]) if end in work.points else 0
             slices.append(PromptSlice(work.request.id, at, end - at, end == work.tokens, keep))
             at = end
         return slices

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lockstep.core.errors import BAD_REQUEST, CONTEXT_EXCEEDED, DRAINING, QUEUE_FULL, EngineRejected
+from lockstep.core.grid import PAGE_TOKENS, pages_of
 from lockstep.core.plan import Admission, Growth, PromptSlice, Resume, StepPlan, StepResult, StepWindow
 from lockstep.core.types import PRIORITIES, EngineRequest, FinishReason, RoundEvent
 from lockstep.sched.kept import KeptLimits
-from lockstep.sched.live import PAGE_TOKENS, Live
+from lockstep.sched.live import Live
 from lockstep.sched.memory import Memory
 from lockstep.sched.order import FairOrder, rank
 from lockstep.sched.queue import Queue
@@ -21,7 +22,7 @@ from lockstep.sched.retry import Departures
 from lockstep.sched.reuse import PromptReuse, PromptWork
 from lockstep.sched.shares import even_shares
 
-__all__ = ["PAGE_TOKENS", "Scheduler", "SchedulerLimits"]
+__all__ = ["Scheduler", "SchedulerLimits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ class Scheduler:
         self._paused: list[Live] = []
         self._released: list[str] = []
         self._arrivals = 0
-        self._slice_tiles = -(-limits.prompt_slice // PAGE_TOKENS)
+        self._slice_tiles = pages_of(limits.prompt_slice)
         self.draining = False
         self.pauses_total = 0
 
@@ -254,7 +255,7 @@ class Scheduler:
         Are there more prompts than tiles, those first in order get one each.
         """
         reading = [live for live in self._memory.owners if not live.decoding][: self._slice_tiles]
-        wants = [max(1, -(-(live.prompt.tokens - live.prompt.done) // PAGE_TOKENS)) for live in reading]
+        wants = [max(1, pages_of(live.prompt.tokens - live.prompt.done)) for live in reading]
         slices: list[PromptSlice] = []
         for live, tiles in zip(reading, even_shares(wants, self._slice_tiles), strict=True):
             slices += self._reuse.slices(live.prompt, tiles * PAGE_TOKENS, tuple(live.pages))

@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 from array import array
 
+from lockstep.core.grid import TILE, last_tile
 from lockstep.core.types import EngineRequest
 
-TILE = 64
 Key = tuple[bytes, tuple[int, ...]]
 _DIGEST_BYTES = 16
 
@@ -41,7 +41,7 @@ class Trace:
     @property
     def last_tile(self) -> int:
         """Where the tile with the prompt's last token begins."""
-        return (len(self.ids) - 1) // TILE * TILE
+        return last_tile(len(self.ids))
 
     def key(self, tokens: int) -> Key:
         """Name of the prefix of `tokens` tokens."""

@@ -1,0 +1,16 @@
+"""The grid of absolute positions: prompts are computed and cut in tiles of 64 tokens, and a page of memory holds one tile."""
+
+from __future__ import annotations
+
+TILE = 64
+PAGE_TOKENS = TILE
+
+
+def pages_of(tokens: int) -> int:
+    """Pages that hold `tokens` tokens."""
+    return -(-tokens // PAGE_TOKENS)
+
+
+def last_tile(tokens: int) -> int:
+    """Where the tile that holds the last of `tokens` tokens begins."""
+    return (tokens - 1) // TILE * TILE
