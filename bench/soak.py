@@ -18,24 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from fixtures.fronts import Front, end_front, start_embedded
-from fixtures.soaking import Footprint, Soak, asked_again, footprint, idle, lost_slots
+from fixtures.soaking import FLAGS, SLOTS, Footprint, Soak, asked_again, footprint, idle, lost_slots
 
-SLOTS = 4
-FLAGS = (
-    "--context",
-    "512",
-    "--parallel",
-    str(SLOTS),
-    "--pool-tokens",
-    "512",
-    "--max-queued",
-    "12",
-    "--drafter",
-    "mtp",
-    "--state-hashes",
-    "--kept-gib",
-    "0.05",
-)
 EVERY_S = 5.0
 # Growth of a process behind its first third that counts as none.
 FLAT_MIB = 16.0

@@ -9,24 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from fixtures.fronts import Front, end_front, start_embedded
-from fixtures.soaking import CHAT, Soak, asked_again, footprint, idle, lost_slots
+from fixtures.soaking import CHAT, FLAGS, SLOTS, Soak, asked_again, footprint, idle, lost_slots
 
-SLOTS, SECONDS, CLIENTS, AGAIN = 4, 10.0, 24, 5
-FLAGS = (
-    "--context",
-    "512",
-    "--parallel",
-    str(SLOTS),
-    "--pool-tokens",
-    "512",
-    "--max-queued",
-    "12",
-    "--drafter",
-    "mtp",
-    "--state-hashes",
-    "--kept-gib",
-    "0.05",
-)
+SECONDS, CLIENTS, AGAIN = 10.0, 24, 5
 # A server that has served a while may still fill its caches; one that leaks a request's memory takes more.
 GROWTH_MIB = 64
 

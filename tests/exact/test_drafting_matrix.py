@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from tokenizers import Tokenizer
 
 from fixtures.drafters import CopyOfTranscript, CorruptedOracle, RandomDrafter
@@ -45,12 +44,6 @@ TEXTS = (
     "def add(a, b):\n    return a + b\n\ndef sub(a, b):\n    return a - b\n\n" * 12,
 )
 Serial = dict[str, dict[str, Reply]]
-
-
-@pytest.fixture(scope="module")
-def checkpoint() -> Checkpoint:
-    torch.set_num_threads(1)
-    return Checkpoint(EMBEDDED)
 
 
 @pytest.fixture(scope="module")

@@ -24,13 +24,6 @@ def request(name: str, length: int, sampling: Sampling, max_tokens: int = 24) ->
     return EngineRequest(name, tuple((7 * at + 3 * length) % 2000 for at in range(length)), sampling, max_tokens)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _package_on_the_path():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT / "engine"))
-        yield
-
-
 @pytest.fixture(scope="module")
 def alone() -> dict[tuple[int, Sampling], Answer]:
     """Every request by itself, one after the other, on a server with one slot."""

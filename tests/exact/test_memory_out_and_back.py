@@ -23,17 +23,6 @@ DRAFTERS = {"none": ("none", 0), "mtp": ("mtp", 3), "dflash2": (str(EMBEDDED / "
 PAGES, SLOTS = 24, 3
 
 
-@pytest.fixture(scope="module")
-def checkpoint() -> Checkpoint:
-    torch.set_num_threads(1)
-    return Checkpoint(EMBEDDED)
-
-
-@pytest.fixture(scope="module")
-def model(checkpoint: Checkpoint) -> GlmModel:
-    return GlmModel.load(checkpoint, checkpoint.config, "cpu")
-
-
 def runner(model: GlmModel, checkpoint: Checkpoint, drafter: str) -> Runner:
     vocabulary = 1 + max(Tokenizer.from_file(str(EMBEDDED / "tokenizer.json")).get_vocab().values())
     # Depth by words, not by the clock: both runs must get as many drafts a round.

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import torch
-from tokenizers import Tokenizer
 
 from fixtures import engines
 from fixtures.drafters import CorruptedOracle
-from fixtures.engines import ROOT, ask
+from fixtures.engines import ask
 from fixtures.house import House
 from fixtures.keeping import Keeper
 from lockstep.channel.client import EngineClient
@@ -59,22 +56,6 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
 
     monkeypatch.setattr(Scheduler, "plan", counting)
     return counted
-
-
-@pytest.fixture(scope="module")
-def checkpoint() -> Checkpoint:
-    torch.set_num_threads(1)
-    return Checkpoint(EMBEDDED)
-
-
-@pytest.fixture(scope="module")
-def model(checkpoint: Checkpoint) -> GlmModel:
-    return GlmModel.load(checkpoint, checkpoint.config, "cpu")
-
-
-@pytest.fixture(scope="module")
-def vocabulary() -> int:
-    return 1 + max(Tokenizer.from_file(str(EMBEDDED / "tokenizer.json")).get_vocab().values())
 
 
 def drafting(checkpoint: Checkpoint, model: GlmModel, vocabulary: int, name: str, pages: int) -> Drafter:
@@ -166,14 +147,6 @@ def test_a_paused_request_that_is_cancelled_has_the_state_it_had(model: GlmModel
     assert runner._paused == {}
 
 
-@pytest.fixture(scope="module")
-def _package_on_the_path() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT / "engine"))
-        yield
-
-
-@pytest.mark.usefixtures("_package_on_the_path")
 @pytest.mark.parametrize("drafter", ["none", "mtp"])
 def test_two_rank_processes_pause_and_go_on_together(drafter: str):
     wanted = conversations(SAMPLINGS[1])

@@ -32,12 +32,6 @@ SAMPLINGS = (Sampling(temperature=0.0), Sampling(temperature=0.8, top_k=40, top_
 
 
 @pytest.fixture(scope="module")
-def checkpoint() -> Checkpoint:
-    torch.set_num_threads(1)
-    return Checkpoint(EMBEDDED)
-
-
-@pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     return Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
 

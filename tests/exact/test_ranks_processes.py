@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fixtures import engines
-from fixtures.engines import GREEDY, MODEL, ROOT, SAMPLED, Answer, ask
+from fixtures.engines import GREEDY, MODEL, SAMPLED, Answer, ask
 from lockstep.channel.child import ChildChannel
 from lockstep.channel.client import EngineClient
 from lockstep.config.serving import ServingOptions
@@ -78,13 +78,6 @@ def gone_within(pid: int, limit_s: float) -> bool:
     return False
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _package_on_the_path():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT / "engine"))
-        yield
-
-
 @pytest.fixture(scope="module")
 def alone() -> dict[tuple[int, Sampling], Answer]:
     """Every request by itself on two ranks, one after the other, never drafted."""
@@ -138,21 +131,27 @@ def test_a_killed_rank_ends_the_engine_and_is_named(busy: bool):
     assert took_s < 10
 
 
-def test_a_killed_rank_0_takes_the_other_with_it():
+def strike_rank_0(strike: signal.Signals, told: str, stall_limit_s: float | None = None) -> None:
+    """Send `strike` to rank 0 in the middle of a reply: the client is `told` so, and the other rank goes too."""
+
     async def scenario(client: EngineClient) -> int:
         stream = client.submit(request("doomed", 5, GREEDY, max_tokens=900))
         await anext(stream)
         other = other_rank(client)
         assert client.pid is not None
-        os.kill(client.pid, signal.SIGKILL)
-        with pytest.raises(EngineDied, match=r"engine process ended by signal 9 \(SIGKILL\)"):
+        os.kill(client.pid, strike)
+        with pytest.raises(EngineDied, match=told):
             async for _ in stream:
                 pass
         return other
 
-    other = serve(scenario)
+    other = serve(scenario, stall_limit_s=stall_limit_s)
     assert isinstance(other, int)
     assert gone_within(other, 10)
+
+
+def test_a_killed_rank_0_takes_the_other_with_it():
+    strike_rank_0(signal.SIGKILL, r"engine process ended by signal 9 \(SIGKILL\)")
 
 
 def test_a_rank_that_hangs_trips_the_watchdog():
@@ -172,20 +171,7 @@ def test_a_rank_that_hangs_trips_the_watchdog():
 
 
 def test_a_rank_0_that_hangs_is_ended_by_the_front():
-    async def scenario(client: EngineClient) -> int:
-        stream = client.submit(request("doomed", 5, GREEDY, max_tokens=900))
-        await anext(stream)
-        other = other_rank(client)
-        assert client.pid is not None
-        os.kill(client.pid, signal.SIGSTOP)
-        with pytest.raises(EngineDied, match=r"engine process was not heard for 2\.5 s while it had work; it was ended"):
-            async for _ in stream:
-                pass
-        return other
-
-    other = serve(scenario, stall_limit_s=2.5)
-    assert isinstance(other, int)
-    assert gone_within(other, 10)
+    strike_rank_0(signal.SIGSTOP, r"engine process was not heard for 2\.5 s while it had work; it was ended", stall_limit_s=2.5)
 
 
 def test_a_shutdown_ends_both_ranks_with_status_0():

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.engines import GREEDY, ROOT, SAMPLED, command
+from fixtures.engines import GREEDY, SAMPLED, command
 from lockstep.channel.client import EngineClient
 from lockstep.core.errors import EngineDied
 from lockstep.core.types import EngineRequest, Usage
@@ -20,13 +20,6 @@ Bits = tuple[tuple[int, ...], str | None]
 LENGTHS = (65, 200, 300)
 # Room for three states on a rank, so that the prompts' six send the first ones to disk.
 TIGHT_GIB = {1: "0.0006", 2: "0.0004"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _package_on_the_path():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT / "engine"))
-        yield
 
 
 def request(name: str, length: int) -> EngineRequest:
