@@ -15,6 +15,7 @@ from recipe.job import Job
 from recipe.plan import Action, Task
 
 READY = "ready.json"
+ONLY_LOCKED = ("--require-hashes", "--only-binary=:all:", "--no-deps")
 
 
 class Environment:
@@ -53,9 +54,8 @@ class Environment:
         job = self._job
         return (
             job.command("E_VENV", sys.executable, "-m", "venv", str(made)),
-            job.command(
-                "E_IMAGE", python, "-m", "pip", "install", "--require-hashes", "--only-binary=:all:", "--no-deps", "-r", str(self._lock)
-            ),
+            # pip's note about a later pip would be the last line, in place of why it failed
+            job.command("E_IMAGE", python, "-m", "pip", "--disable-pip-version-check", "install", *ONLY_LOCKED, "-r", str(self._lock)),
             Task(f"mark {made} ready, then rename it to {self.place}", lambda: self._finish(made)),
         )
 

@@ -14,7 +14,7 @@ from recipe import files, patchset
 from recipe.adapters import containers
 from recipe.adapters.containers import DockerFault
 from recipe.engine_pin import Pin
-from recipe.environment import READY, Environment, python_tag
+from recipe.environment import ONLY_LOCKED, READY, Environment, python_tag
 from recipe.failure import Failure
 from recipe.job import Job
 from recipe.plan import Act, Action, Task
@@ -169,8 +169,8 @@ class DockerImage(Image):
             containers.fetch(self._base, self._job.note)
 
     def _pip(self, shop: Path) -> tuple[str, ...]:
-        only = ("--only-binary=:all:", "--no-deps", "--require-hashes", "--dest", str(shop / "wheels"))
-        return (str(self._host_tools.python), "-m", "pip", "download", *only, "--requirement", str(self._lock))
+        where = ("--dest", str(shop / "wheels"), "--requirement", str(self._lock))
+        return (str(self._host_tools.python), "-m", "pip", "--disable-pip-version-check", "download", *ONLY_LOCKED, *where)
 
     def _fetch(self, shop: Path, cache: Path) -> None:
         with self._faults():
