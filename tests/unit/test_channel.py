@@ -110,7 +110,7 @@ def test_leaving_a_stream_early_cancels_its_request(tmp_path: Path):
 
 def test_a_refusal_reaches_its_own_request(tmp_path: Path):
     async def run() -> str:
-        client = engine(tmp_path, rounds=[[1]], max_queued=0)
+        client = engine(tmp_path, rounds=[[1]], slots=0, max_queued=0)
         await client.start()
         await client.wait_ready()
         with pytest.raises(EngineRejected) as caught:
