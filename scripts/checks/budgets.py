@@ -16,7 +16,12 @@ KERNELS = Path("engine/lockstep/kernels")
 FUNCTION_LINES = 60
 PERCENTILE_LINES = 30
 # Lines with something on them: blank ones are the formatter's.
-PACKAGE_LINES = {Path("engine/lockstep"): 15_000, Path("scripts/recipe"): 5_000}
+PACKAGE_LINES = {
+    Path("engine/lockstep"): 15_000,
+    Path("scripts/recipe"): 5_000,
+    Path("scripts/verify"): 1_000,
+    Path("scripts/patchwork"): 750,
+}
 SHELL_FILE_LINES = 100
 SHELL_LINES = 400
 

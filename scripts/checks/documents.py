@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from checks.listing import ROOT
-from recipe import patch_page, patch_series
+from patchwork import listing, page
 from recipe.documents import DOCUMENTS
 
 
 def findings(root: Path) -> Iterator[str]:
     pages = {name: render() for name, render in DOCUMENTS.items()}
-    pages[patch_page.PAGE] = patch_page.page(patch_series.read(root / patch_series.FOLDER))
+    pages[page.PAGE] = page.page(listing.read(root / listing.FOLDER))
     for name, text in pages.items():
         if not (root / name).is_file() or (root / name).read_text(encoding="utf-8") != text:
             yield f"{name} is not what its registry renders: ./start.sh documents, or ./start.sh patches refresh for the patches"

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from failure import Failure
 from recipe import config, interrupts
 from recipe.codes import CODES
 from recipe.environment import Environment
-from recipe.failure import Failure
 from recipe.interrupts import Interrupted
 from recipe.job import Job
 from recipe.ui import Ui
@@ -45,7 +45,7 @@ VERBS: dict[str, Verb] = {
     "status": Verb("say what runs and how it is; exit status 0 only if it serves", "verbs.look:status"),
     "config": Verb("show every setting and where it comes from", "verbs.look:config"),
     "logs": Verb("show the end of the server's log; -f follows it", "verbs.look:logs", takes_words=True),
-    "patches": Verb("list, verify, edit, refresh or pin the patch series", "verbs.patches:run", takes_words=True),
+    "patches": Verb("list, verify, edit, refresh or pin the patch series", "verbs.patches:patches", takes_words=True),
     "verify": Verb(
         "quality, gate, gatelong, reuse, ranks: ask the running server, or --base-url, bundled questions",
         "verbs.verify:verify",

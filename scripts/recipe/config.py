@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from failure import Failure
 from recipe import dotenv
 from recipe.adapters import bash
-from recipe.failure import Failure
 from recipe.kinds import Value
 from recipe.settings import DEFAULT_PROFILE, PROFILES, SETTINGS
 

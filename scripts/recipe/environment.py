@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from failure import Failure
 from recipe import files
-from recipe.failure import Failure
 from recipe.job import Job
 from recipe.plan import Action, Task
 

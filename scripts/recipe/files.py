@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from failure import Failure
 from recipe.adapters import kernel
-from recipe.failure import Failure
 
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from failure import Failure
 from recipe import files, runlog
 from recipe.adapters import process
 from recipe.config import Config
-from recipe.failure import Failure
 from recipe.plan import Command
 from recipe.server import Places
 from recipe.settings import SETTINGS

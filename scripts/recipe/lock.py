@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from failure import Failure
 from recipe.adapters import kernel
-from recipe.failure import Failure
 from recipe.files import PRIVATE_FOLDER
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from failure import Failure
 from recipe import runlog
 from recipe.adapters.kernel import Identity
-from recipe.failure import Failure
 from recipe.files import read_json, write_json
 
 FORMAT = 2

@@ -10,7 +10,7 @@ import tarfile
 import time
 from pathlib import Path
 
-from recipe.failure import Failure
+from failure import Failure
 from recipe.files import PRIVATE_FOLDER
 
 NAME = re.compile(r"glm53-\d{8}T\d{6}Z-\d+(-\d+)?")

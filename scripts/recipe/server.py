@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from failure import Failure
 from recipe import record as records
 from recipe import runlog, runtimes
-from recipe.adapters import http
-from recipe.failure import Failure
 from recipe.record import Launch, Record
+from verify import http
 
 HEALTH_S = 2.0
 # A server that says one of these of itself will not serve again.

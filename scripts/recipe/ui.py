@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, TextIO
 
+from failure import Failure
 from recipe.codes import CODES
-from recipe.failure import Failure
 
 PROGRESS_EVERY_S = 10.0
 

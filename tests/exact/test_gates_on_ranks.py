@@ -9,7 +9,7 @@ import pytest
 
 from fixtures.fronts import Front, end_front, start_embedded
 from recipe.ui import Ui
-from recipe.verbs import quality
+from verify import cli as quality
 
 FLAGS = ("--context", "2048", "--ranks", "2", "--dense", "q4", "--kv", "fp8", "--drafter", "mtp")
 

@@ -11,14 +11,13 @@ import pytest
 
 from lockstep.channel.client import EngineClient
 from lockstep.core.types import EngineRequest, Sampling
-from recipe import patch_series, patch_work, patchset
-from recipe.adapters import git
+from patchwork import git, listing, patchset, worktree
 
 ROOT = Path(__file__).parents[2]
 SAME_BITS = ("bits", "drafts", "structural", "diagnostic")
 GREEDY, SAMPLED = Sampling(temperature=0.0), Sampling(temperature=0.9, top_k=50, top_p=0.95, min_p=0.01, seed=11)
 Answers = list[tuple[tuple[int, ...], str | None]]
-SERIES = patch_series.read(ROOT / patch_series.FOLDER)
+SERIES = listing.read(ROOT / listing.FOLDER)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +25,7 @@ def prefixes(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Engines with no patch, the first patch, the first two, and so on."""
     place = tmp_path_factory.mktemp("prefixes")
     folders = [place / "0000"]
-    with patchset.scratch_repository(patch_work.pinned(ROOT, SERIES)) as scratch:
+    with patchset.scratch_repository(worktree.pinned(ROOT, SERIES)) as scratch:
         git.ask(scratch, "checkout-index", "--all", f"--prefix={folders[0]}/")
         for patch, _, _ in patchset.apply_each(scratch, SERIES):
             folders.append(place / patch.story.name)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from failure import Failure
 from recipe import config, documents
 from recipe.config import Config
-from recipe.failure import Failure
 from recipe.settings import EMBEDDED, SETTINGS, TWO_GPU
 
 PATH = "/usr/local/bin:/usr/bin:/bin"

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from failure import Failure
 from recipe import config, dotenv
-from recipe.failure import Failure
 
 
 @pytest.mark.parametrize(

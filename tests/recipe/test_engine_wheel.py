@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from recipe import patch_series, patch_work, patchset
+from patchwork import listing, patchset, worktree
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,7 +41,7 @@ def build(source: Path, place: Path, umask: int) -> Path:
 
 @pytest.fixture(scope="module")
 def pinned() -> patchset.Pin:
-    return patch_work.pinned(ROOT, patch_series.read(ROOT / patch_series.FOLDER))
+    return worktree.pinned(ROOT, listing.read(ROOT / listing.FOLDER))
 
 
 def test_two_builds_are_the_same_bytes_and_hold_every_file_of_the_tree(pinned: patchset.Pin, tmp_path: Path):

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
+from failure import Failure
 from fixtures.scripted_chat import ScriptedChat, serving
 from recipe.codes import CODES
-from recipe.failure import Failure
-from recipe.quality import gates
 from recipe.ui import Ui
-from recipe.verbs import quality
+from verify import cli as quality
+from verify import gates
 
 GRID = 64
 DIGEST = "0123456789abcdef"

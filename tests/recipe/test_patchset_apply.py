@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from failure import Failure
 from fixtures.patch_repository import PatchRepository, commit, files_of, git
-from recipe import engine_pin, patchset
-from recipe.failure import Failure
+from patchwork import engine, patchset
 
 
 @pytest.fixture
@@ -19,12 +19,12 @@ def repository(tmp_path: Path) -> PatchRepository:
 
 def refusal(repository: PatchRepository, destination: Path, **settings: str) -> Failure:
     with pytest.raises(Failure) as caught:
-        patchset.export(engine_pin.resolve(repository.config(**settings)), destination)
+        patchset.export(repository.pin(**settings), destination)
     return caught.value
 
 
 def test_the_export_is_the_pinned_tree_with_every_patch_and_its_recorded_id(repository: PatchRepository, tmp_path: Path):
-    pin = engine_pin.resolve(repository.config())
+    pin = repository.pin()
     tree_id = patchset.export(pin, tmp_path / "out")
     assert tree_id == pin.series.result != pin.tree_id
     lines = (tmp_path / "out" / "lockstep" / "long.py").read_text().splitlines()
@@ -34,14 +34,14 @@ def test_the_export_is_the_pinned_tree_with_every_patch_and_its_recorded_id(repo
 
 
 def test_the_export_keeps_file_modes(repository: PatchRepository, tmp_path: Path):
-    patchset.export(engine_pin.resolve(repository.config()), tmp_path / "out")
+    patchset.export(repository.pin(), tmp_path / "out")
     modes = {path: mode for path, (_, mode) in files_of(tmp_path / "out").items()}
     assert modes["lockstep/tool.sh"] & 0o111 == 0o111
     assert modes["lockstep/long.py"] & 0o111 == 0
 
 
 def test_two_exports_hold_the_same_bytes(repository: PatchRepository, tmp_path: Path):
-    pin = engine_pin.resolve(repository.config())
+    pin = repository.pin()
     assert patchset.export(pin, tmp_path / "one") == patchset.export(pin, tmp_path / "two")
     assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
 
@@ -49,8 +49,8 @@ def test_two_exports_hold_the_same_bytes(repository: PatchRepository, tmp_path: 
 def test_an_export_leaves_the_repository_as_it_was(repository: PatchRepository, tmp_path: Path):
     index = (repository.root / ".git" / "index").read_bytes()
     objects = files_of(repository.root / ".git" / "objects")
-    patchset.export(engine_pin.resolve(repository.config()), tmp_path / "out")
-    patchset.verify(engine_pin.resolve(repository.config()))
+    patchset.export(repository.pin(), tmp_path / "out")
+    patchset.verify(repository.pin())
     assert (repository.root / ".git" / "index").read_bytes() == index
     assert files_of(repository.root / ".git" / "objects") == objects
     assert not (tmp_path / "out.git-work").exists()
@@ -58,7 +58,7 @@ def test_an_export_leaves_the_repository_as_it_was(repository: PatchRepository, 
 
 def test_planning_an_export_writes_nothing_and_shows_every_command(repository: PatchRepository, tmp_path: Path):
     before = files_of(tmp_path)
-    lines = [action.line for action in patchset.actions(engine_pin.resolve(repository.config()), tmp_path / "out")]
+    lines = [action.line for action in patchset.actions(repository.pin(), tmp_path / "out")]
     assert files_of(tmp_path) == before
     text = "\n".join(lines)
     for part in ("read-tree", "0001-host-tenth-line.patch", "0002-host-second-file.patch", "write-tree", "checkout-index"):
@@ -66,7 +66,7 @@ def test_planning_an_export_writes_nothing_and_shows_every_command(repository: P
 
 
 def test_the_printed_commands_do_in_a_shell_what_the_export_does(repository: PatchRepository, tmp_path: Path):
-    pin = engine_pin.resolve(repository.config())
+    pin = repository.pin()
     script = "\n".join(action.line for action in patchset.actions(pin, tmp_path / "shell"))
     subprocess.run(["bash", "-euc", script], check=True, capture_output=True)
     patchset.export(pin, tmp_path / "python")
@@ -77,11 +77,11 @@ def test_user_settings_of_git_do_not_change_a_byte(repository: PatchRepository, 
     (tmp_path / "home").mkdir()
     settings = "[core]\nautocrlf = true\n[apply]\nignoreWhitespace = change\nwhitespace = fix\n[diff]\nnoprefix = true\ncontext = 1\n"
     (tmp_path / "home" / ".gitconfig").write_text(settings)
-    patchset.export(engine_pin.resolve(repository.config()), tmp_path / "one")
+    patchset.export(repository.pin(), tmp_path / "one")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
-    patchset.export(engine_pin.resolve(repository.config()), tmp_path / "two")
-    patchset.verify(engine_pin.resolve(repository.config()))
+    patchset.export(repository.pin(), tmp_path / "two")
+    patchset.verify(repository.pin())
     assert files_of(tmp_path / "one") == files_of(tmp_path / "two")
 
 
@@ -110,7 +110,7 @@ def test_files_that_git_ignores_are_no_edit(repository: PatchRepository, tmp_pat
     cache = repository.root / "engine" / "lockstep" / "__pycache__"
     cache.mkdir()
     (cache / "long.pyc").write_bytes(b"compiled")
-    assert patchset.export(engine_pin.resolve(repository.config()), tmp_path / "out") == repository.series().result
+    assert patchset.export(repository.pin(), tmp_path / "out") == repository.series().result
     assert not (tmp_path / "out" / "lockstep" / "__pycache__").exists()
 
 
@@ -165,7 +165,7 @@ def test_a_patch_that_does_not_fit_exactly_is_refused(repository: PatchRepositor
         # Another engine has no recorded result: only the strictness of applying stands between it and a wrong build.
         (repository.root / "engine" / "README").write_text("another engine\n")
         commit(repository.root, "another engine")
-        settings = {"ENGINE_COMMIT": git(repository.root, "rev-parse", "HEAD")}
+        settings = {"commit": git(repository.root, "rev-parse", "HEAD")}
     failure = refusal(repository, tmp_path / "out", **settings)
     assert failure.code == "E_PATCHES"
     assert place.name in failure.found
@@ -190,7 +190,7 @@ def test_a_series_file_that_says_nonsense_is_refused(repository: PatchRepository
 
 
 def test_a_repository_whose_objects_lack_the_tree_is_refused(repository: PatchRepository, tmp_path: Path):
-    pin = engine_pin.resolve(repository.config())
+    pin = repository.pin()
     tree_id = git(repository.root, "rev-parse", "HEAD:engine/lockstep")
     place = repository.root / ".git" / "objects" / tree_id[:2] / tree_id[2:]
     place.chmod(0o644)
@@ -214,8 +214,8 @@ def test_another_checkout_goes_the_same_way(repository: PatchRepository, tmp_pat
     commit(other, "more")
     full = git(other, "rev-parse", "HEAD")
     for where, which in ((str(other), ""), (str(other), full), (f"file://{other}", full)):
-        settings = {"ENGINE_REPO": where, "ENGINE_COMMIT": which}
-        pin = engine_pin.resolve(repository.config(**settings))
+        settings = {"source": where, "commit": which}
+        pin = repository.pin(**settings)
         destination = tmp_path / f"out-{len(list(tmp_path.iterdir()))}"
         tree_id = patchset.export(pin, destination)
         assert tree_id not in ("", repository.series().result)
@@ -227,19 +227,19 @@ def test_another_checkout_with_edits_is_refused(repository: PatchRepository, tmp
     other = tmp_path / "other"
     git(tmp_path, "clone", "--quiet", str(repository.root), str(other))
     (other / "engine" / "lockstep" / "more.py").write_text("MORE = 1\n")
-    assert refusal(repository, tmp_path / "out", ENGINE_REPO=str(other)).code == "E_PIN"
+    assert refusal(repository, tmp_path / "out", source=str(other)).code == "E_PIN"
 
 
 def test_a_repository_elsewhere_needs_a_full_commit_id(repository: PatchRepository, tmp_path: Path):
-    assert refusal(repository, tmp_path / "out", ENGINE_REPO="ssh://git@127.0.0.1/engine.git").code == "E_CONFIG"
+    assert refusal(repository, tmp_path / "out", source="ssh://git@127.0.0.1/engine.git").code == "E_CONFIG"
 
 
 def test_the_digest_changes_with_the_tree_and_with_every_patch(repository: PatchRepository):
-    pin = engine_pin.resolve(repository.config())
+    pin = repository.pin()
     one = patchset.digest(pin)
     place = repository.patch(2)
     place.write_bytes(place.read_bytes() + b"\n")
     repository.record_again(2)
-    two = patchset.digest(engine_pin.resolve(repository.config()))
-    three = patchset.digest(engine_pin.Pin(pin.source, pin.commit, "0" * 40, pin.series, is_release=False))
+    two = patchset.digest(repository.pin())
+    three = patchset.digest(engine.Pin(pin.source, pin.commit, "0" * 40, pin.series, is_release=False))
     assert len({one, two, three}) == 3

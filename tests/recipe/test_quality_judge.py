@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from recipe.quality.judge import Reply, judge
+from verify.judge import Reply, judge
 
 
 def said(content: str, **more: Any) -> Reply:

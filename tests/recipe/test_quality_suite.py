@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from failure import Failure
 from fixtures.scripted_chat import ScriptedChat, serving
-from recipe.failure import Failure
-from recipe.quality import haystack, suite
-from recipe.quality.client import Server, parse_url, probe
 from recipe.ui import Ui
-from recipe.verbs import quality
+from verify import cli as quality
+from verify import haystack, suite
+from verify.client import Server, parse_url, probe
 
 TEXT_SETS = ("exact_word", "counting", "tool_calls", "json_instruction", "efforts", "end_of_turn", "bursts", "images", "shapes")
 EXPECTED = {json.dumps(case["messages"]): case["expect"] for name in TEXT_SETS for case in suite.bundled(name)}

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from failure import Failure
 from recipe import runlog
-from recipe.failure import Failure
 
 
 def run_folder(log_dir: Path) -> Path:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from recipe.probes import PICTURE_PROBE, PROBES, collapse
-from recipe.quality.judge import Reply
 from recipe.server import judge
+from verify.judge import Reply
+from verify.probes import PICTURE_PROBE, PROBES, collapse
 
 BY_NAME = {probe.name: probe for probe in (*PROBES, PICTURE_PROBE)}
 PARIS = (("get_weather", {"city": "Paris"}),)

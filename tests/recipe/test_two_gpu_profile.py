@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from fixtures.clone_box import ROOT, Box, wait_for
-from recipe import config, engine_pin, files
+from patchwork import engine
+from recipe import config, files
 from recipe.adapters import hub
 from recipe.environment import Environment
 from recipe.job import Job
@@ -49,7 +50,7 @@ class GpuHost:
         self.settings = given | {"PATH": f"{self.tools}:{os.environ['PATH']}"}
         settings = config.load(box.root, box.environment | self.settings)
         job = Job(settings, box.environment, Ui(box.environment), "start")
-        image = DockerImage(job, engine_pin.resolve(settings), Environment("host", job))
+        image = DockerImage(job, engine.resolve(settings.root), Environment("host", job))
         self.images({image.tag: {BUILD_LABEL: image.digest}})
         self.engine = subprocess.Popen(
             [sys.executable, str(ROOT / "tests/fixtures/stub_docker.py"), str(socket), str(place)], env=box.environment

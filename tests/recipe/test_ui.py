@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from recipe.failure import Failure
+from failure import Failure
 from recipe.ui import Ui
 
 

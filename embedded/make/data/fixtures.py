@@ -1,7 +1,7 @@
 """Held-out questions for the quality suite and for quick evaluation: `python -m embedded.make.data.fixtures --out DIR`.
 
 Writes the JSON files that `recipe` bundles. Every instance comes from the held-out split, asked in plain English, so that the big
-model can be asked the same. Kinds of expectations are those of `recipe.quality.judge`.
+model can be asked the same. Kinds of expectations are those of `verify.judge`.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def write(out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="embedded.make.data.fixtures", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("scripts/recipe/fixtures/quality"))
+    parser.add_argument("--out", type=Path, default=Path("scripts/verify/fixtures"))
     write(parser.parse_args().out)
 
 

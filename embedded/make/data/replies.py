@@ -8,7 +8,7 @@ from typing import Any
 from embedded.make.data.encoding import Encoder
 from embedded.make.data.fixtures import Case
 
-from recipe.quality.judge import Reply, judge
+from verify.judge import Reply, judge
 
 STOPS = ("<|endoftext|>", "<|user|>", "<|observation|>")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recipe.failure import Failure
+from failure import Failure
 
 
 @dataclass(frozen=True)

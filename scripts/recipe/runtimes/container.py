@@ -8,11 +8,11 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from failure import Failure
 from recipe import container, files
 from recipe.adapters import containers
 from recipe.adapters.containers import DockerFault
 from recipe.adapters.kernel import Identity
-from recipe.failure import Failure
 from recipe.record import RUN, Launch, Record
 
 LOG = "docker.log"

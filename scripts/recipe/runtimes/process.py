@@ -8,10 +8,10 @@ import signal
 import time
 from pathlib import Path
 
+from failure import Failure
 from recipe import runlog
 from recipe.adapters import kernel, process
 from recipe.adapters.kernel import Identity
-from recipe.failure import Failure
 from recipe.record import MARK, Launch, Record
 
 POLL_S = 0.05

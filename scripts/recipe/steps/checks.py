@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from failure import Failure
 from recipe import files
 from recipe.adapters import containers, host, kernel
 from recipe.checks import Finding, bind, dependencies, disk, docker, gpu, platform, port, venv
 from recipe.checks.disk import Want
 from recipe.environment import Environment
-from recipe.failure import Failure
 from recipe.job import Job
 from recipe.plan import Action, Task
 from recipe.settings import EMBEDDED

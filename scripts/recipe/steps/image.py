@@ -10,12 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from recipe import files, patchset
+from failure import Failure
+from patchwork import patchset
+from patchwork.engine import Pin
+from recipe import files
 from recipe.adapters import containers
 from recipe.adapters.containers import DockerFault
-from recipe.engine_pin import Pin
 from recipe.environment import ONLY_LOCKED, READY, Environment, python_tag
-from recipe.failure import Failure
 from recipe.job import Job
 from recipe.plan import Act, Action, Task
 

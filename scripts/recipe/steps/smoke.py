@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from failure import Failure
 from recipe import files, runlog, server
-from recipe.adapters import http
-from recipe.failure import Failure
 from recipe.job import Job
 from recipe.plan import Action, Task, run_actions
-from recipe.probes import PICTURE_PROBE, PROBES, Probe, collapse
-from recipe.quality.client import read_reply, says_vision
 from recipe.record import Launch, Record
+from verify import http
+from verify.client import read_reply, says_vision
+from verify.probes import PICTURE_PROBE, PROBES, Probe, collapse
 
 POLL_S = 0.2
 LAST_LINES = 5

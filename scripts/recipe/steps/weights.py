@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from failure import Failure
 from recipe import files
 from recipe.adapters import hub
 from recipe.config import Config
 from recipe.environment import Environment
-from recipe.failure import Failure
 from recipe.job import Job
 from recipe.plan import Action, Command, Task, run_actions
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from failure import Failure
 from recipe import launching, runlog, server
-from recipe.failure import Failure
 from recipe.job import Job
 from recipe.settings import GROUPS, SETTINGS
 

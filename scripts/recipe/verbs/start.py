@@ -6,13 +6,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from recipe import engine_pin, interrupts, launching, lock, plan, server
+from failure import Failure
+from patchwork import engine
+from recipe import interrupts, launching, lock, plan, server
 from recipe import record as records
 from recipe.adapters import containers
 from recipe.adapters.hub import is_complete
 from recipe.checks.disk import Want
 from recipe.environment import Environment
-from recipe.failure import Failure
 from recipe.job import Job
 from recipe.plan import Step
 from recipe.record import Launch, Record
@@ -98,7 +99,7 @@ def _preparation(job: Job, old: Record | None, *, serves: bool) -> Preparation:
     """Steps 1 to 4 and the launch they make possible. Raises Failure E_PIN or E_PATCHES before anything is done."""
     config = job.config
     host_tools = Environment("host", job)
-    pin = engine_pin.resolve(config)
+    pin = engine.resolve(config.root, config.text("ENGINE_REPO"), config.text("ENGINE_COMMIT"))
     weights = ShippedWeights(job) if config.text("PROFILE") == EMBEDDED else PublishedWeights(job, host_tools)
     if config.text("RUNTIME") == "docker":
         image: Image = DockerImage(job, pin, host_tools)

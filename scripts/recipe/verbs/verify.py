@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from failure import Failure
 from recipe import server
-from recipe.failure import Failure
 from recipe.job import Job
-from recipe.verbs import quality
+from verify import cli
 
 
 def verify(job: Job, words: Sequence[str]) -> int:
     """`verify SUITE [OPTIONS]`. Exit status 0 if everything that was checked passed, 1 if not."""
-    if not words or words[0] not in quality.SUITES:
-        needed = f"verify and one of {', '.join(quality.SUITES)}; add --help for its options"
+    if not words or words[0] not in cli.SUITES:
+        needed = f"verify and one of {', '.join(cli.SUITES)}; add --help for its options"
         raise Failure("E_CONFIG", found=f"verify {' '.join(words)}".strip(), needed=needed)
     record = server.find(job.places)
     if record is None:
-        return quality.run(words[1:], job.ui, name=words[0])
-    return quality.run(words[1:], job.ui, record.launch.url, record.launch.key(), words[0])
+        return cli.run(words[1:], job.ui, name=words[0])
+    return cli.run(words[1:], job.ui, record.launch.url, record.launch.key(), words[0])

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from recipe.failure import Failure
+from failure import Failure
 
 FOLDER = "patches"
 SERIES_FILE = "series.yaml"

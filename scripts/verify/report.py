@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from recipe.quality.client import Server
-from recipe.quality.suite import Result
+from verify.client import Server
+from verify.suite import Result
 
 SHOWN_WRONG = 3
 HEADER = f"{'check':<26}{'right':>9}  {'needed':>7}  {'time':>8}  verdict"

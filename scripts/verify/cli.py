@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
-from recipe.failure import Failure
-from recipe.files import write_json
-from recipe.quality import gates, report, suite
-from recipe.quality.client import parse_url, probe
-from recipe.ui import Ui
+from failure import Failure
+from verify import gates, report, suite
+from verify.client import parse_url, probe
 
 KEY_VARIABLE = "QUALITY_API_KEY"
 SUITES: dict[str, Callable[[suite.Options], Sequence[suite.Check]]] = {
@@ -22,6 +21,14 @@ SUITES: dict[str, Callable[[suite.Options], Sequence[suite.Check]]] = {
     "reuse": gates.reuse,
     "ranks": gates.ranks,
 }
+
+
+class Screen(Protocol):
+    """Where the table goes, line by line."""
+
+    def line(self, text: str) -> None: ...
+
+    def headline(self, text: str) -> None: ...
 
 
 class _Parser(argparse.ArgumentParser):
@@ -43,7 +50,7 @@ def parser(name: str, base_url: str) -> argparse.ArgumentParser:
     return made
 
 
-def run(arguments: Sequence[str], ui: Ui, base_url: str = "", key: str = "", name: str = "quality") -> int:
+def run(arguments: Sequence[str], screen: Screen, base_url: str = "", key: str = "", name: str = "quality") -> int:
     """0 if every check of suite `name` that ran passed, else 1. Raises Failure E_CONFIG, E_API or E_UNCHECKED.
 
     `key` is that of this installation; another server's key comes from the environment.
@@ -57,14 +64,14 @@ def run(arguments: Sequence[str], ui: Ui, base_url: str = "", key: str = "", nam
         )
     own = key if told.base_url == base_url else ""
     server = probe(parse_url(told.base_url, os.environ.get(KEY_VARIABLE, "") or own))
-    ui.headline(f"{name} of {server.model} at {server.host}:{server.port}")
-    ui.line(report.HEADER)
+    screen.headline(f"{name} of {server.model} at {server.host}:{server.port}")
+    screen.line(report.HEADER)
     results = []
     for result in suite.run(server, checks, options):
         results.append(result)
         for line in report.row(result):
-            ui.line(line)
-    ui.headline(report.verdict(name, results))
+            screen.line(line)
+    screen.headline(report.verdict(name, results))
     if told.json:
-        write_json(told.json, report.document(server, name, results))
+        told.json.write_text(json.dumps(report.document(server, name, results), indent=2) + "\n", encoding="utf-8")
     return 0 if report.is_passed(results) else 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recipe.patch_series import TRAILERS, Series
+from patchwork.listing import TRAILERS, Series
 
 PAGE = "docs/patches.md"
 INTRODUCTION = """# Patches

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from recipe.adapters import http
-from recipe.failure import Failure
-from recipe.quality.judge import Reply
+from failure import Failure
+from verify import http
+from verify.judge import Reply
 
 ASK_S, PROBE_S = 600.0, 20.0
 CHECK = "check the URL, the key and that the server is ready"

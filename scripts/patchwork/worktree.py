@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from recipe import engine_pin, patch_page, patch_series, patchset
-from recipe.adapters import git
-from recipe.engine_pin import Pin
-from recipe.failure import Failure
-from recipe.files import write_atomically
-from recipe.patch_series import Patch, Series, Story
+from failure import Failure
+from patchwork import engine, git, listing, page, patchset
+from patchwork.engine import Pin
+from patchwork.listing import Patch, Series, Story
 
 BRANCH = "patches"
 PINNED, ONTO = "pinned", "onto"
 IDENTITY = (("user.name", "patch series"), ("user.email", "patches@localhost"))
 # The same commits come out each time the same series is opened.
 DATES = {"GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z"}
-READABLE = 0o644
 
 
 def _refuse(found: str, needed: str, remedy: str) -> Failure:
@@ -36,7 +34,7 @@ def edit(root: Path, series: Series, work: Path) -> bool:
 
     A work tree that is there already is kept as it is. Raises Failure E_PIN or E_PATCHES.
     """
-    head = engine_pin.head_tree(root)
+    head = engine.head_tree(root)
     if not (work / ".git").exists():
         making = work.with_name(f".{work.name}.unfinished")
         shutil.rmtree(making, ignore_errors=True)
@@ -54,7 +52,7 @@ def _open(root: Path, series: Series, work: Path, head: str) -> None:
     parent = _commit(work, series.pin, f"engine: the pinned tree {series.pin}\n")
     git.ask(work, "update-ref", f"refs/heads/{PINNED}", parent)
     for patch, _, tree_id in patchset.apply_each(work, series):
-        parent = _commit(work, tree_id, patch_series.message(patch.story), parent)
+        parent = _commit(work, tree_id, listing.message(patch.story), parent)
     git.ask(work, "symbolic-ref", "HEAD", f"refs/heads/{BRANCH}")
     git.ask(work, "update-ref", f"refs/heads/{BRANCH}", parent)
     git.ask(work, "checkout-index", "--all", "--force")
@@ -77,7 +75,7 @@ def refresh(root: Path, series: Series, work: Path) -> Sequence[str]:
     if git.ask(work, "rev-list", "--merges", "HEAD"):
         raise _refuse(f"a merge in {work}", "one commit after the other", "git rebase in the work tree")
     base_tree = _tree(work, base)
-    if base_tree not in (series.pin, engine_pin.head_tree(root)):
+    if base_tree not in (series.pin, engine.head_tree(root)):
         raise _refuse(
             f"{work} starts from tree {base_tree}",
             f"the pinned tree {series.pin} or the committed engine",
@@ -87,7 +85,7 @@ def refresh(root: Path, series: Series, work: Path) -> Sequence[str]:
     before = base_tree
     for commit in commits:
         after = _tree(work, commit)
-        steps.append((patch_series.parse_message(git.ask(work, "log", "-1", "--format=%B", commit)), before, after))
+        steps.append((listing.parse_message(git.ask(work, "log", "-1", "--format=%B", commit)), before, after))
         before = after
     return write(series, base_tree, steps, work)
 
@@ -98,8 +96,8 @@ def _tree(repository: Path, commit: str) -> str:
 
 def pin(root: Path, series: Series) -> Sequence[str]:
     """Pin the committed engine, the series applied to it exactly; returns the names of changed files. Raises Failure E_PIN or E_PATCHES."""
-    head = engine_pin.head_tree(root)
-    engine_pin.require_clean(root, replace(series, pin=head))
+    head = engine.head_tree(root)
+    engine.require_clean(root, replace(series, pin=head))
     with patchset.scratch_repository(pinned(root, replace(series, pin=head))) as scratch:
         steps = [(patch.story, before, after) for patch, before, after in patchset.apply_each(scratch, series)]
         return write(series, head, steps, scratch)
@@ -112,22 +110,28 @@ def write(series: Series, base_tree: str, steps: Sequence[tuple[Story, str, str]
     for story, before, after in steps:
         if before == after:
             raise _refuse(f"patch {story.name} changes nothing", "a change", "drop its commit in the work tree")
-        content = patch_series.compose(story, patchset.diff(repository, before, after))
-        patches.append(Patch(story, patch_series.sha256(content), after))
+        content = listing.compose(story, patchset.diff(repository, before, after))
+        patches.append(Patch(story, listing.sha256(content), after))
         contents[patches[-1].file] = content
-    written = patch_series.check_order(replace(series, pin=base_tree, patches=tuple(patches)))
+    written = listing.check_order(replace(series, pin=base_tree, patches=tuple(patches)))
     root = series.folder.parent
     files = {f"{series.folder.name}/{name}": content for name, content in contents.items()}
-    files[f"{series.folder.name}/{patch_series.SERIES_FILE}"] = patch_series.text(written).encode()
-    files[patch_page.PAGE] = patch_page.page(written).encode()
+    files[f"{series.folder.name}/{listing.SERIES_FILE}"] = listing.text(written).encode()
+    files[page.PAGE] = page.page(written).encode()
     gone = [path for path in series.folder.glob("*.patch") if path.name not in contents]
     changed = [name for name, content in files.items() if _content(root / name) != content]
     for name in changed:
         (root / name).parent.mkdir(exist_ok=True)
-        write_atomically(root / name, files[name], mode=READABLE)
+        _write(root / name, files[name])
     for path in gone:
         path.unlink()
     return [*changed, *(str(path.relative_to(root)) for path in gone)]
+
+
+def _write(place: Path, content: bytes) -> None:
+    beside = place.with_name(f".{place.name}.{os.getpid()}")
+    beside.write_bytes(content)
+    beside.replace(place)
 
 
 def _content(place: Path) -> bytes | None:

@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from recipe.failure import Failure
-from recipe.quality import haystack
-from recipe.quality.client import OFF, Server, ask, health_of
-from recipe.quality.judge import Reply
-from recipe.quality.suite import NEEDLE_TOKENS, REPLY_ROOM_TOKENS, Check, Options, Result, bundled, request_of, skip, verdict
+from failure import Failure
+from verify import haystack
+from verify.client import OFF, Server, ask, health_of
+from verify.judge import Reply
+from verify.suite import NEEDLE_TOKENS, REPLY_ROOM_TOKENS, Check, Options, Result, bundled, request_of, skip, verdict
 
 Request = Mapping[str, Any]
 TOGETHER = 4

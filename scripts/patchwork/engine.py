@@ -7,11 +7,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from recipe import patch_series
-from recipe.adapters import git
-from recipe.adapters.git import GitError
-from recipe.config import Config
-from recipe.failure import Failure
+from failure import Failure
+from patchwork import git, listing
+from patchwork.git import GitError
 
 ENGINE = "engine"
 PIN_REMEDY = "commit your edit and run ./start.sh patches pin, or put it aside: git stash --include-untracked -- engine"
@@ -29,20 +27,20 @@ class Pin:
     source: str
     commit: str
     tree_id: str
-    series: patch_series.Series
+    series: listing.Series
     is_release: bool
 
 
-def resolve(config: Config) -> Pin:
-    """Pin of this run's settings, without changing or fetching anything. Raises Failure E_PIN, E_PATCHES or E_CONFIG."""
-    series = patch_series.read(config.root / patch_series.FOLDER)
-    repository, commit = config.text("ENGINE_REPO"), config.text("ENGINE_COMMIT")
-    if repository or commit:
-        return _other(config.root, repository, commit, series)
-    return release(config.root, series)
+def resolve(root: Path, repository: str = "", commit: str = "") -> Pin:
+    """Pin of the committed engine, or of another repository or commit (ENGINE_REPO, ENGINE_COMMIT), without changing or fetching anything.
+
+    Raises Failure E_PIN, E_PATCHES or E_CONFIG.
+    """
+    series = listing.read(root / listing.FOLDER)
+    return _other(root, repository, commit, series) if repository or commit else release(root, series)
 
 
-def release(root: Path, series: patch_series.Series) -> Pin:
+def release(root: Path, series: listing.Series) -> Pin:
     """The pinned tree of this repository. Raises Failure E_PIN where HEAD or the working tree holds another engine."""
     committed = head_tree(root)
     if committed != series.pin:
@@ -64,7 +62,7 @@ def head_tree(root: Path) -> str:
         ) from None
 
 
-def require_clean(root: Path, series: patch_series.Series) -> None:
+def require_clean(root: Path, series: listing.Series) -> None:
     """Raises Failure E_PIN where the working tree's engine differs from HEAD's, naming its tree id."""
     if git.ask(root, "status", "--porcelain", "--untracked-files=all", "--ignore-submodules=none", "--", ENGINE):
         raise _differs("the working tree", working_tree(root), series)
@@ -84,11 +82,11 @@ def working_tree(root: Path) -> str:
         return git.run(git.command(root, "write-tree", f"--prefix={ENGINE}/", "--missing-ok"), variables=variables)[0].decode().strip()
 
 
-def _differs(where: str, tree_id: str, series: patch_series.Series) -> Failure:
+def _differs(where: str, tree_id: str, series: listing.Series) -> Failure:
     return Failure("E_PIN", found=f"{ENGINE}/ of {where} is tree {tree_id}", needed=f"the pinned tree {series.pin}", remedy=PIN_REMEDY)
 
 
-def _other(root: Path, repository: str, commit: str, series: patch_series.Series) -> Pin:
+def _other(root: Path, repository: str, commit: str, series: listing.Series) -> Pin:
     source = repository or str(root)
     if not Path(source).exists():
         if len(commit) != COMMIT_DIGITS:

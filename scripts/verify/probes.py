@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from recipe.quality.judge import Reply, judge, short
+from verify.judge import Reply, judge, short
 
 WORD = "ready"
 JSON = f'Reply with a JSON object with the key "status" and the value "{WORD}". Answer with JSON only.'

@@ -12,13 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from recipe import patch_series
-from recipe.adapters import git
-from recipe.adapters.git import GitError
-from recipe.engine_pin import ENGINE, Pin
-from recipe.failure import Failure
-from recipe.patch_series import Patch, Series
-from recipe.plan import Action
+from failure import Failure
+from patchwork import git, listing
+from patchwork.engine import ENGINE, Pin
+from patchwork.git import GitError
+from patchwork.listing import Patch, Series
 
 # All that Git says of a patch that fits exactly; an offset, a reduced context or another file mode adds a line of its own.
 EXACT = re.compile(r"(Checking patch .*\.\.\.|Applied patch .* cleanly\.)?\Z")
@@ -83,7 +81,7 @@ class StrictApply:
         return f"{shlex.join(self.argv)}  # refused with any offset or fuzz"
 
     def run(self) -> None:
-        patch_series.read_patch_file(self.series, self.patch)
+        listing.read_patch_file(self.series, self.patch)
         needed = f"{self.patch.file} to fit the tree before it exactly, every hunk at its line"
         try:
             _, said = git.run(self.argv)
@@ -124,6 +122,9 @@ class Remove:
 
     def run(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+Action = GitAction | Borrow | StrictApply | CheckTree | Remove
 
 
 def _reason(output: str) -> str:
@@ -212,6 +213,6 @@ def verify(pin: Pin) -> None:
     with scratch_repository(pin) as scratch:
         for patch, before, after in apply_each(scratch, pin.series):
             CheckTree(scratch, patch.tree_id, patch.file).run()
-            written = patch_series.compose(patch.story, diff(scratch, before, after))
-            if patch_series.sha256(written) != patch.sha256:
+            written = listing.compose(patch.story, diff(scratch, before, after))
+            if listing.sha256(written) != patch.sha256:
                 raise Failure("E_PATCHES", found=f"{patch.file} is not the text that ./start.sh patches refresh writes", needed="that text")

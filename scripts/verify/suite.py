@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-from recipe.failure import Failure
-from recipe.quality import haystack
-from recipe.quality.client import OFF, Server, ask
-from recipe.quality.judge import Reply, judge
+from failure import Failure
+from verify import haystack
+from verify.client import OFF, Server, ask
+from verify.judge import Reply, judge
 
 Case = Mapping[str, Any]
 EFFORTS = ("low", "high", "max")
@@ -61,7 +61,7 @@ class Check:
 
 def bundled(name: str) -> Any:
     """The parsed fixture `name`.json."""
-    return json.loads(files("recipe").joinpath("fixtures", "quality", f"{name}.json").read_text(encoding="utf-8"))
+    return json.loads(files("verify").joinpath("fixtures", f"{name}.json").read_text(encoding="utf-8"))
 
 
 def request_of(case: Case) -> dict[str, Any]:
