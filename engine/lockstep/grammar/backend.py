@@ -1,0 +1,80 @@
+"""xgrammar behind the protocol: the only importer of it, and with it of torch. Knows no requests."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import OrderedDict
+
+import numpy as np
+import xgrammar
+from numpy.typing import NDArray
+
+from lockstep.grammar.protocol import Form, GrammarError, Vocabulary
+
+CACHE_BYTES = 256 << 20
+_ROW_BITS = 32
+
+
+class XGrammar:
+    """Compiled grammars are kept by their bytes, so requests with one grammar share it."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        spellings, stops = list(vocabulary.spellings), list(vocabulary.stops)
+        self._info = xgrammar.TokenizerInfo(spellings, xgrammar.VocabType.RAW, vocab_size=len(spellings), stop_token_ids=stops)
+        self._ids = len(spellings)
+        self._cache: OrderedDict[bytes, xgrammar.CompiledGrammar] = OrderedDict()
+        self._cached_bytes = 0
+
+    def compile(self, form: Form) -> bytes:
+        """See `Backend`. Also refuses a grammar with which no reply can begin."""
+        compiler = xgrammar.GrammarCompiler(self._info, max_threads=1, cache_enabled=False)
+        try:
+            compiled = compiler.compile_structural_tag(json.dumps({"type": "structural_tag", "format": form}))
+        except RuntimeError as error:  # the library's own errors all are
+            raise GrammarError(_words(error)) from None
+        if not _Matcher(compiled, self._ids).allowed().any():
+            raise GrammarError("no reply can begin with it")
+        return zlib.compress(compiled.serialize_json().encode(), 1)
+
+    def matcher(self, compiled: bytes) -> _Matcher:
+        """See `Backend`."""
+        known = self._cache.pop(compiled, None)
+        if known is None:
+            known = xgrammar.CompiledGrammar.deserialize_json(zlib.decompress(compiled).decode(), self._info)
+            self._cached_bytes += known.memory_size_bytes
+        self._cache[compiled] = known
+        while self._cached_bytes > CACHE_BYTES and len(self._cache) > 1:
+            self._cached_bytes -= self._cache.popitem(last=False)[1].memory_size_bytes
+        return _Matcher(known, self._ids)
+
+
+class _Matcher:
+    def __init__(self, compiled: xgrammar.CompiledGrammar, ids: int) -> None:
+        self._matcher, self._ids = xgrammar.GrammarMatcher(compiled), ids
+        self._bits = np.empty((1, -(-ids // _ROW_BITS)), np.int32)
+
+    def allowed(self) -> NDArray[np.bool_]:
+        if self._matcher.is_terminated():
+            return np.zeros(self._ids, np.bool_)
+        self._bits.fill(-1)
+        self._matcher.fill_next_token_bitmask(self._bits)
+        return np.unpackbits(self._bits.view(np.uint8)[0], count=self._ids, bitorder="little").view(np.bool_)
+
+    def accept(self, token: int) -> bool:
+        return self._matcher.accept_token(token)
+
+    def rollback(self, count: int) -> None:
+        if count:
+            self._matcher.rollback(count)
+
+    @property
+    def is_terminated(self) -> bool:
+        return self._matcher.is_terminated()
+
+
+def _words(error: Exception) -> str:
+    """The library's reason without its time and place in its source."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    last = lines[-1] if lines else type(error).__name__
+    return last.split(": ", 1)[-1].strip()[:300]
