@@ -114,5 +114,5 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str], root: Path, u
     Environment("host", job).adopt()
     for notice in settings.notices:
         if not notice.is_harmless:
-            ui.inform("W_SETTING", notice.text)
+            ui.inform(notice.code, notice.text)
     return verb.load()(job, words)

@@ -46,9 +46,12 @@ _ALL = (
     Code("I_DRY_RUN", "inform", "only the plan is shown; nothing was created, asked or started"),
     Code("I_PLATFORM", "inform", "the platform is supported"),
     Code("I_DEPENDENCY", "inform", "the tools needed are there"),
+    Code("I_NVIDIA_RUNTIME", "inform", "a container gets the GPUs"),
     Code("I_GPU", "inform", "the GPUs asked for are there, or none is needed"),
     Code("I_DISK", "inform", "there is enough space for what is missing"),
     Code("I_PORT", "inform", "the port is free, or held by the server that a restart replaces"),
+    Code("I_AUTH", "inform", "who needs a key for the API"),
+    Code("I_KEY", "inform", "a key for the API was made, in a file that only its owner reads"),
     Code("I_HF_TOKEN", "inform", "a hub token is set, or not; its value is never shown"),
     Code("I_READY", "inform", "this step's result is there and matches its content hash; the step is skipped"),
     Code("I_TUNE", "inform", "there is nothing to tune on this device"),
@@ -60,12 +63,41 @@ _ALL = (
     Code(
         "W_SETTING", "inform", "a line of a settings file, or a key, is not used as it may have been meant", "correct the line or key named"
     ),
-    Code("W_NO_EFFECT", "inform", "a setting was given that this engine has no option for", "remove it; it changes nothing"),
+    Code("W_NO_EFFECT", "inform", "a setting of another recipe was given that has nothing to act on here", "remove it; it changes nothing"),
+    Code("W_SECRET_FILE", "inform", "a file with a secret in it may be read by other users", "chmod 600 it"),
+    Code("W_GPU_MODEL", "inform", "a GPU is not of the kind this was measured on", "expect other speeds, and another window that fits"),
+    Code(
+        "W_POWER",
+        "inform",
+        "a GPU's power limit is not the measured one; it is never changed",
+        "nvidia-smi -pl sets it until the next boot",
+    ),
+    Code(
+        "W_THROTTLE",
+        "inform",
+        "a GPU keeps its clocks down before anything runs",
+        "check cooling and power: nvidia-smi -q -d PERFORMANCE",
+    ),
+    Code(
+        "W_PCIE",
+        "inform",
+        "a GPU's link is not what it could be, or crosses processors",
+        "check slot and riser; choose other GPUS",
+    ),
+    Code(
+        "W_LICENSE",
+        "inform",
+        "the DFlash2 drafter is for non-commercial use (CC BY-NC-ND 4.0)",
+        "DRAFTER=mtp serves without it",
+    ),
     Code(
         "W_DIFFERS", "inform", "the running server was started with other settings than those given now", "./start.sh restart applies them"
     ),
     Code(
-        "W_OPEN_BIND", "inform", "the API listens on other addresses than loopback and asks no key", "set API_KEY_FILE, or HOST=127.0.0.1"
+        "W_OPEN_BIND",
+        "inform",
+        "the API listens beyond loopback and nobody needs a key",
+        "AUTH=auto or key, or HOST=127.0.0.1",
     ),
     Code(
         "W_ROLLBACK",
@@ -90,6 +122,22 @@ _ALL = (
     Code(
         "E_GPU", "gpu", "the GPUs asked for are not there", "install the NVIDIA driver or correct GPUS; PROFILE=embedded serves on the CPU"
     ),
+    Code(
+        "E_NVIDIA_RUNTIME",
+        "docker",
+        "Docker gives a container no GPU",
+        "install and configure the NVIDIA Container Toolkit",
+    ),
+    Code("E_GPU_BUSY", "gpu", "another program uses a GPU", "end the program named, or choose other GPUS"),
+    Code("E_GPU_MEMORY", "gpu", "a GPU has too little free memory", "end other work on it, or lower MIN_GPU_FREE_MIB"),
+    Code("E_GPU_HOT", "gpu", "a GPU is too hot to begin with", "let it cool, check fans and air; MAX_GPU_CELSIUS is the limit"),
+    Code(
+        "E_KEY",
+        "config",
+        "the file of the API key cannot be used",
+        "correct or remove it: a start makes a missing one",
+    ),
+    Code("E_LICENSE", "config", "the licence of the drafter was not accepted", "DRAFTER=mtp ./start.sh serves without it"),
     Code(
         "E_DISK",
         "disk",

@@ -14,7 +14,7 @@ from failure import Failure
 from recipe import dotenv
 from recipe.adapters import bash
 from recipe.kinds import Value
-from recipe.settings import DEFAULT_PROFILE, PROFILES, SETTINGS
+from recipe.settings import DEFAULT_PROFILE, PROFILES, SETTINGS, WITHOUT_EFFECT
 
 ENVIRONMENT, LOCAL_SH, ENV_FILE = "environment", "scripts/local.sh", ".env"
 LOOK_ALIKE = 0.75
@@ -42,7 +42,12 @@ class Notice:
     """A remark about a source. Harmless ones are only told by `config`. Never holds a value."""
 
     text: str
+    code: str = "W_SETTING"
     is_harmless: bool = False
+
+
+# Every name that is looked for, aliases and names without effect too.
+NAMES = frozenset([*SETTINGS, *WITHOUT_EFFECT, *(alias for setting in SETTINGS.values() for alias in setting.aliases)])
 
 
 @dataclass(frozen=True)
@@ -66,9 +71,12 @@ class Config:
     def is_on(self, name: str) -> bool:
         return self.chosen[name].text == "1"
 
-    def gpus(self) -> tuple[int, ...]:
-        value = self.chosen["GPUS"].value
+    def words(self, name: str) -> tuple[str, ...]:
+        value = self.chosen[name].value
         return value if isinstance(value, tuple) else ()
+
+    def gpus(self) -> tuple[str, ...]:
+        return self.words("GPUS")
 
     def shown(self, name: str) -> str:
         """The value for people: a secret is only said to be set."""
@@ -85,18 +93,28 @@ def load(root: Path, environment: Mapping[str, str]) -> Config:
     notices: list[Notice] = []
     sources = [_from_environment(environment), _from_local_sh(root, environment, notices), _from_env_file(root, notices)]
     given: dict[str, Given] = {}
-    for name in SETTINGS:
-        in_order = [source[name] for source in sources if name in source]
+    for name, setting in SETTINGS.items():
+        # A source beats the next one whatever name it uses; within one the setting's own name counts.
+        in_order = [source[key] for source in sources for key in (name, *setting.aliases) if key in source]
         filled = [one for one in in_order if one.text]
         if filled:
             given[name] = filled[0]
             if not in_order[0].text:
                 notices.append(Notice(f"{name} is empty in {in_order[0].origin}: passed over, {filled[0].origin} counts"))
+            for other in filled[1:]:
+                is_alias = other.text != filled[0].text and setting.aliases
+                notices.append(Notice(f"{name} from {filled[0].origin} counts, not {other.origin}", is_harmless=not is_alias))
+    for name, why in WITHOUT_EFFECT.items():
+        notices += [Notice(f"{name} from {source[name].origin}: {why}", code="W_NO_EFFECT") for source in sources if name in source]
     return Config(root, _choose(given, root, environment), tuple(notices))
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
-    return {name: Given(environment[name], ENVIRONMENT) for name in SETTINGS if name in environment}
+    return {name: Given(environment[name], _origin(ENVIRONMENT, name)) for name in NAMES if name in environment}
+
+
+def _origin(source: str, name: str) -> str:
+    return source if name in SETTINGS else f"{source} ({name})"
 
 
 def _from_local_sh(root: Path, environment: Mapping[str, str], notices: list[Notice]) -> dict[str, Given]:
@@ -110,9 +128,9 @@ def _from_local_sh(root: Path, environment: Mapping[str, str], notices: list[Not
             "E_CONFIG", found=f"{LOCAL_SH} could not be read: {error}", needed="a Bash file that ends without an error"
         ) from error
     for name in values:
-        if name not in SETTINGS and name.isupper():
+        if name not in NAMES and name.isupper():
             notices.append(Notice(f"{LOCAL_SH}: {_unknown(name)}", is_harmless=_look_alike(name) is None))
-    return {name: Given(text, LOCAL_SH) for name, text in values.items() if name in SETTINGS}
+    return {name: Given(text, _origin(LOCAL_SH, name)) for name, text in values.items() if name in NAMES}
 
 
 def _from_env_file(root: Path, notices: list[Notice]) -> dict[str, Given]:
@@ -125,11 +143,15 @@ def _from_env_file(root: Path, notices: list[Notice]) -> dict[str, Given]:
         raise Failure("E_CONFIG", found=f"{ENV_FILE} cannot be read: {error.strerror}", needed="a readable file, or none") from error
     for remark in parsed.remarks:
         is_harmless = remark.is_harmless and not (remark.key in SETTINGS and SETTINGS[remark.key].is_secret)
-        notices.append(Notice(f"{ENV_FILE} line {remark.line}: {remark.key + ' ' if remark.key else ''}{remark.text}", is_harmless))
+        notices.append(
+            Notice(f"{ENV_FILE} line {remark.line}: {remark.key + ' ' if remark.key else ''}{remark.text}", is_harmless=is_harmless)
+        )
     for name, entry in parsed.entries.items():
-        if name not in SETTINGS:
+        if name not in NAMES:
             notices.append(Notice(f"{ENV_FILE} line {entry.line}: {_unknown(name)}"))
-    return {name: Given(entry.value, f"{ENV_FILE} line {entry.line}") for name, entry in parsed.entries.items() if name in SETTINGS}
+    return {
+        name: Given(entry.value, _origin(f"{ENV_FILE} line {entry.line}", name)) for name, entry in parsed.entries.items() if name in NAMES
+    }
 
 
 def _look_alike(name: str) -> str | None:
@@ -149,7 +171,7 @@ def _choose(given: Mapping[str, Given], root: Path, environment: Mapping[str, st
         _refuse([_complaint("PROFILE", given["PROFILE"])])
     home = environment.get("HOME") or "/nonexistent"
     cache = environment.get("XDG_CACHE_HOME", "")
-    places = {"root": str(root), "cache": cache if cache.startswith("/") else f"{home}/.cache"}
+    places = {"root": str(root), "home": home, "cache": cache if cache.startswith("/") else f"{home}/.cache"}
     chosen: dict[str, Chosen] = {}
     for name, setting in SETTINGS.items():
         one = given.get(name) or Given(_filled(setting.default(profile), places), f"default ({profile})")

@@ -57,10 +57,9 @@ def memory(gib: int) -> Flag:
     return Flag(("--shm-size", f"{gib}g"), "shm_size", f"{gib}g")
 
 
-def gpus(numbers: Sequence[int]) -> list[Flag]:
+def gpus(ids: Sequence[str]) -> list[Flag]:
     """The GPUs, and pages that may be locked for transfers to them; nothing for none."""
-    ids = [str(number) for number in numbers]
-    request = {"driver": "", "device_ids": ids, "capabilities": [["gpu"]]}
+    request = {"driver": "", "device_ids": list(ids), "capabilities": [["gpu"]]}
     given = [
         Flag(("--gpus", f'"device={",".join(ids)}"'), "device_requests", [request]),
         Flag(("--ulimit", "memlock=-1"), "ulimits", [{"name": "memlock", "soft": -1, "hard": -1}]),

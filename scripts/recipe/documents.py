@@ -42,8 +42,8 @@ def _settings_row(setting: Setting) -> str:
     notes = [setting.help]
     if setting.is_secret:
         notes.append("secret: never shown, never an argument")
-    if setting.is_engine and not setting.engine_option:
-        notes.append("the engine has no option for it yet: no effect")
+    if setting.aliases:
+        notes.append(f"also {', '.join(f'`{alias}`' for alias in setting.aliases)}")
     allowed = setting.kind.allowed + (f", {setting.unit}" if setting.unit else "")
     return f"| `{setting.name}` | {_shown(setting.two_gpu)} | {_shown(setting.embedded)} | {allowed} | {'; '.join(notes)} |"
 

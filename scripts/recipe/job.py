@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from failure import Failure
-from recipe import files, runlog
+from recipe import files, runlog, secrets
 from recipe.adapters import process
 from recipe.config import Config
 from recipe.plan import Command
@@ -35,7 +35,7 @@ class Job:
     @property
     def places(self) -> Places:
         config = self.config
-        return Places(config.folder("STATE_DIR"), config.folder("LOG_DIR"), config.number("LOG_KEEP"))
+        return Places(config.folder("STATE_DIR"), config.folder("LOG_DIR"), config.number("LOG_KEEP"), secrets.values(config))
 
     @property
     def data_dir(self) -> Path:
@@ -92,7 +92,7 @@ class Job:
 
     def put_away(self) -> Path | None:
         """Archive this invocation's run folder, where one was made."""
-        packed = runlog.archive(self._folder, self.places.log_keep) if self._folder is not None else None
+        packed = runlog.archive(self._folder, self.places.log_keep, self.places.hidden) if self._folder is not None else None
         self.hand_over()
         return packed
 
@@ -107,6 +107,6 @@ class Job:
     def put_away_leftover(self) -> Path | None:
         """Archive the run folder of an earlier invocation that was killed."""
         told = files.read_json(self.places.state_dir / UNFINISHED)
-        packed = runlog.archive(Path(str(told["folder"])), self.places.log_keep) if told and "folder" in told else None
+        packed = runlog.archive(Path(str(told["folder"])), self.places.log_keep, self.places.hidden) if told and "folder" in told else None
         self.hand_over()
         return packed

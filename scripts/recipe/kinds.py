@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 MAX_DIGITS = 18
 HOSTNAME = re.compile(r"(?=.{1,253}\Z)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*\Z")
 NO_GPU = "none"
 
-Value = str | int | tuple[int, ...]
+Value = str | int | float | tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -99,18 +100,60 @@ def address() -> Kind:
     return Kind(allowed, read)
 
 
-def gpus(count: int) -> Kind:
-    """`count` distinct device numbers separated by commas, or the word `none`: () stands for no GPU."""
-    allowed = f"{count} different device numbers such as {','.join(str(i) for i in range(count))}, or {NO_GPU}"
+def decimal(low: float, high: float) -> Kind:
+    """Digits with at most one point and two digits after it, `low` to `high` inclusive."""
+    allowed = f"a number from {low:g} to {high:g}"
 
-    def read(text: str) -> tuple[int, ...]:
-        if text == NO_GPU:
-            return ()
-        numbers = [_digits(part) for part in text.split(",")]
-        chosen = tuple(number for number in numbers if number is not None)
-        if len(chosen) != len(numbers) or len(chosen) != count or len(set(chosen)) != count:
+    def read(text: str) -> float:
+        if not re.fullmatch(r"(0|[1-9][0-9]{0,8})(\.[0-9]{1,2})?", text) or not low <= float(text) <= high:
             raise _refuse(allowed)
-        return chosen
+        return float(text)
+
+    return Kind(allowed, read)
+
+
+GPU_WORD = re.compile(r"0|[1-9][0-9]{0,2}|GPU-[0-9a-fA-F-]{8,36}|[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-9]")
+
+
+def gpus(count: int) -> Kind:
+    """`count` distinct devices separated by commas, or the word `none`: () stands for no GPU."""
+    allowed = f"{count} different devices by number, UUID (GPU-...) or bus id (0000:01:00.0), such as 0,1; or {NO_GPU}"
+
+    def read(text: str) -> tuple[str, ...]:
+        words = () if text == NO_GPU else tuple(text.split(","))
+        if text != NO_GPU and not (len(set(words)) == len(words) == count and all(GPU_WORD.fullmatch(word) for word in words)):
+            raise _refuse(allowed)
+        return words
+
+    return Kind(allowed, read)
+
+
+def arguments(taken: Collection[str]) -> Kind:
+    """Further options of the engine as a shell would take them. `taken` are options that settings decide, with and without `--no-`."""
+    allowed = "options such as --max-queued 64, none of those that a setting decides"
+
+    def read(text: str) -> tuple[str, ...]:
+        words = tuple(shlex.split(text))
+        options = [word.partition("=")[0] for word in words if word.startswith("-")]
+        # A prefix of an option is that option to the engine's parser.
+        known = [name for option in options for name in taken if f"--{name}".startswith(option.replace("--no-", "--"))]
+        if not words or not words[0].startswith("--") or known or any(not re.fullmatch(r"--[a-z][a-z0-9-]+", option) for option in options):
+            raise _refuse(allowed)
+        return words
+
+    return Kind(allowed, read)
+
+
+def variables(prefixes: Collection[str]) -> Kind:
+    """Further variables of the engine, NAME=value after NAME=value: of its libraries, none that sounds like a secret."""
+    allowed = f"NAME=value, names beginning with {', '.join(prefixes)}, none with KEY, TOKEN, SECRET or PASSWORD in it"
+    name = re.compile(rf"(?!.*(KEY|TOKEN|SECRET|PASSWORD))({'|'.join(prefixes)})[A-Z0-9_]+=[\x20-\x7e]*")
+
+    def read(text: str) -> tuple[str, ...]:
+        words = tuple(shlex.split(text))
+        if not all(name.fullmatch(word) for word in words):
+            raise _refuse(allowed)
+        return words
 
     return Kind(allowed, read)
 

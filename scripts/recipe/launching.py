@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from recipe import container
-from recipe.adapters import containers
+from recipe.adapters import containers, host
+from recipe.checks import gpu
 from recipe.config import Config
 from recipe.kinds import FLAG
 from recipe.record import RUN, Launch
@@ -18,23 +19,28 @@ from recipe.settings import SETTINGS
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 INSIDE_MODEL, INSIDE_DRAFTER, INSIDE_LOGS, INSIDE_KEY, INSIDE_KERNELS = "/model", "/drafter", "/logs", "/key", "/kernels"
-# Settings whose change a running server would only follow after a restart, besides the engine's own.
-FIXED_AT_START = (
-    "PROFILE", "RUNTIME", "GPUS", "CONTAINER_NAME", "NETWORK", "DRAFTER", "MODEL_DIR", "DFLASH2_DIR", "API_KEY_FILE",
-    "ENGINE_REPO", "ENGINE_COMMIT", "BASE_IMAGE", "IMAGE",
-)  # fmt: skip
+# On GPUs: one host, no fabric, and devices numbered as the driver's tool numbers them.
+ON_GPUS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo"}
+
+
+def visible(config: Config, environment: Mapping[str, str]) -> list[str]:
+    """GPUS as drivers and containers take them: a bus id becomes the UUID of its device, where that is there to be asked."""
+    facts = host.gpus(environment) if any(":" in word for word in config.gpus()) and not config.is_on("DRY_RUN") else gpu.Gpus(())
+    return [found.uuid if ":" in word and (found := facts.named(word)) else word for word in config.gpus()]
 
 
 def process_launch(config: Config, build: str, python: Path, environment: Mapping[str, str]) -> Launch:
     """The engine as a process: `python` is the interpreter of its build."""
-    places = {"model": config.text("MODEL_DIR"), "drafter": config.text("DFLASH2_DIR"), "key": config.text("API_KEY_FILE")}
+    places = {"model": config.text("MODEL_DIR"), "drafter": config.text("DFLASH2_DIR"), "key": _key_file(config)}
     argv = (str(python), "-m", "lockstep", *engine_words(config, places, host=config.text("HOST")))
-    return _launch(config, build, argv, {**{name: environment[name] for name in PASSED_ON if name in environment}, **OFFLINE})
+    own = {name: environment[name] for name in PASSED_ON if name in environment}
+    seen = {"CUDA_VISIBLE_DEVICES": ",".join(visible(config, environment))} if config.gpus() else {}
+    return _launch(config, build, argv, {**own, **OFFLINE, **seen, **engine_variables(config)})
 
 
 def container_launch(config: Config, build: str, environment: Mapping[str, str]) -> Launch:
     """The engine as a container: nothing writable but the run folder, /tmp and the kernel cache, no capability, private IPC."""
-    has_key = bool(config.text("API_KEY_FILE"))
+    has_key = bool(_key_file(config))
     lent_key = str(config.folder("STATE_DIR") / "lent-key") if has_key else ""
     user = "0:0" if containers.is_rootless(environment) else f"{os.getuid() or container.NOBODY}:{os.getgid() or container.NOBODY}"
     is_bridge = config.text("NETWORK") == "bridge"
@@ -42,17 +48,17 @@ def container_launch(config: Config, build: str, environment: Mapping[str, str])
         *container.common(config.text("CONTAINER_NAME"), RUN, user, str(config.root / "docker/seccomp.json")),
         container.network(host=config.text("HOST"), port=config.number("PORT"), is_bridge=is_bridge),
         container.memory(32 if config.gpus() else 1),
-        *container.gpus(config.gpus()),
+        *container.gpus(visible(config, environment)),
         container.mount(config.text("MODEL_DIR"), INSIDE_MODEL),
         container.mount(RUN, INSIDE_LOGS, is_writable=True),
-        *(container.variable(name, value) for name, value in (OFFLINE | {"HOME": "/tmp"}).items()),
+        *(container.variable(name, value) for name, value in (OFFLINE | {"HOME": "/tmp"} | engine_variables(config)).items()),
     ]
     if config.text("DRAFTER") == "dflash2":
         flags.append(container.mount(config.text("DFLASH2_DIR"), INSIDE_DRAFTER))
     if has_key:
         flags.append(container.mount(lent_key, INSIDE_KEY))
     if config.gpus():
-        flags.append(container.mount(str(config.folder("DATA_DIR") / "kernels" / build), INSIDE_KERNELS, is_writable=True))
+        flags.append(container.mount(str(config.folder("KERNEL_CACHE") / build), INSIDE_KERNELS, is_writable=True))
         flags += [container.variable(name, f"{INSIDE_KERNELS}/{name}") for name in ("TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR")]
     places = {"model": INSIDE_MODEL, "drafter": INSIDE_DRAFTER, "key": INSIDE_KEY if has_key else ""}
     image = f"{config.text('IMAGE')}:{build}"
@@ -72,7 +78,23 @@ def engine_words(config: Config, places: Mapping[str, str], *, host: str) -> lis
             words += [setting.engine_option, host if name == "HOST" else config.text(name)]
     if places["key"]:
         words += ["--api-key-file", places["key"]]
-    return [*words, "--device", "cuda" if config.gpus() else "cpu"]
+    for proxy in filter(None, config.text("TRUSTED_PROXY").split(",")):
+        words += ["--trusted-proxy", proxy]
+    return [*words, "--device", "cuda" if config.gpus() else "cpu", *config.words("ENGINE_ARGUMENTS")]
+
+
+def engine_variables(config: Config) -> dict[str, str]:
+    """Variables of the engine, besides those that say where things are. None of them is secret."""
+    told: dict[str, str] = {}
+    if config.gpus():
+        told |= ON_GPUS | {name: config.text(setting.name) for setting in SETTINGS.values() for name in setting.carried_by}
+        told |= {"NCCL_P2P_DISABLE": "1"} if config.text("P2P") == "off" else {}
+    return told | dict(word.split("=", 1) for word in config.words("ENGINE_VARIABLES"))
+
+
+def _key_file(config: Config) -> str:
+    """Empty where nobody needs a key."""
+    return "" if config.text("AUTH") == "open" else config.text("API_KEY_FILE")
 
 
 def _launch(config: Config, build: str, argv: tuple[str, ...], environment: dict[str, str]) -> Launch:
@@ -84,7 +106,7 @@ def _launch(config: Config, build: str, argv: tuple[str, ...], environment: dict
         host=config.text("HOST"),
         port=config.number("PORT"),
         name=config.text("SERVED_NAME"),
-        key_file=config.text("API_KEY_FILE"),
+        key_file=_key_file(config),
         container=config.text("CONTAINER_NAME"),
         build=build,
         settings=config.public(),
@@ -95,7 +117,7 @@ def differences(launch: Launch, config: Config) -> list[str]:
     """Settings that the running server was started with otherwise, in words."""
     told = []
     for name, setting in SETTINGS.items():
-        if (setting.is_engine or name in FIXED_AT_START) and name in launch.settings and launch.settings[name] != config.text(name):
+        if setting.is_fixed_at_start and name in launch.settings and launch.settings[name] != config.text(name):
             now, origin = config.text(name), config.chosen[name].origin
             told.append(f"{name}: the server runs with {launch.settings[name] or 'none'}, {origin} says {now or 'none'}")
     return told

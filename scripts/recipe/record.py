@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from failure import Failure
-from recipe import runlog
+from recipe import runlog, secrets
 from recipe.adapters.kernel import Identity
 from recipe.files import read_json, write_json
 
@@ -57,15 +57,13 @@ class Launch:
         return f"http://{host}:{self.port}"
 
     def key(self) -> str:
-        """First line of the key file; empty where none is asked. Raises Failure E_CONFIG."""
+        """First key of the key file; empty where nobody needs one. Raises Failure E_KEY."""
         if not self.key_file:
             return ""
         try:
-            return Path(self.key_file).read_text(encoding="utf-8").splitlines()[0].strip()
+            return secrets.keys(Path(self.key_file))[0]
         except (OSError, IndexError, UnicodeDecodeError) as error:
-            raise Failure(
-                "E_CONFIG", found=f"API_KEY_FILE={self.key_file}: {error}", needed="a readable file whose first line is the key"
-            ) from error
+            raise Failure("E_KEY", found=f"{self.key_file}: {error}", needed="a readable file with a key in it") from error
 
 
 @dataclass(frozen=True)

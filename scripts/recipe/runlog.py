@@ -7,16 +7,20 @@ import os
 import re
 import shutil
 import tarfile
+import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from failure import Failure
+from recipe import secrets
 from recipe.files import PRIVATE_FOLDER
 
 NAME = re.compile(r"glm53-\d{8}T\d{6}Z-\d+(-\d+)?")
 CURRENT = "current"
 SERVER_LOG, PREPARE_LOG, SMOKE_FILE = "server.log", "prepare.log", "smoke.json"
 TAIL_BYTES = 64 * 1024
+IN_MEMORY_BYTES = 16 << 20
 
 
 def create(log_dir: Path) -> Path:
@@ -46,9 +50,11 @@ def archive_of(folder: Path) -> Path:
     return folder.with_name(folder.name + ".tar.gz")
 
 
-def archive(folder: Path, keep: int) -> Path | None:
-    """Pack a run folder, then remove it, then drop archives beyond the newest `keep`; None where there is no such folder.
+def archive(folder: Path, keep: int, hidden: Sequence[str] = ()) -> Path | None:
+    """Pack a run folder, then remove it, then drop archives beyond the newest `keep`. None where there is no such folder.
 
+
+    `hidden` texts are taken out of it.
     The archive appears under its name only when whole; until then the raw logs stay. One that is there already is of an earlier try
     that ended between packing and removing, and stays as it is. Raises Failure E_LOG.
     """
@@ -57,7 +63,7 @@ def archive(folder: Path, keep: int) -> Path | None:
     target = archive_of(folder)
     try:
         if not target.exists():
-            _pack(folder, target)
+            _pack(folder, target, hidden)
         shutil.rmtree(folder)
         current = folder.parent / CURRENT
         if current.is_symlink() and os.readlink(current) == folder.name:
@@ -68,18 +74,35 @@ def archive(folder: Path, keep: int) -> Path | None:
     return target if target.exists() else None
 
 
-def _pack(folder: Path, target: Path) -> None:
+def _pack(folder: Path, target: Path, hidden: Sequence[str]) -> None:
     beside = folder.with_name(f".{target.name}.{os.getpid()}")
     try:
         with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             with tarfile.open(fileobj=file, mode="w:gz") as tar:
-                tar.add(folder, arcname=folder.name)
+                tar.add(folder, arcname=folder.name, recursive=False)
+                for path in sorted(folder.rglob("*")):
+                    add(tar, path, f"{folder.name}/{path.relative_to(folder)}", hidden)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(target)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def add(tar: tarfile.TarFile, path: Path, name: str, hidden: Sequence[str]) -> None:
+    """Put one file, link or folder into an archive without the `hidden` texts."""
+    facts = tar.gettarinfo(path, arcname=name)
+    if facts is None:
+        return
+    if not facts.isreg():
+        tar.addfile(facts)
+        return
+    with path.open("rb") as lines, tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as clean:
+        clean.writelines(secrets.without(hidden, line) for line in lines)
+        facts.size, facts.mode = clean.tell(), 0o600
+        clean.seek(0)
+        tar.addfile(facts, clean)
 
 
 def _drop_old(log_dir: Path, keep: int) -> None:

@@ -19,11 +19,12 @@ GONE = ("dead", "stalled", "draining")
 
 @dataclass(frozen=True)
 class Places:
-    """Where a server keeps its record and its logs, and how many archives stay."""
+    """Where a server keeps its record and its logs, and how many archives stay; `hidden` values never get into one."""
 
     state_dir: Path
     log_dir: Path
     log_keep: int
+    hidden: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def end(record: Record, places: Places, grace_s: float) -> Path | None:
     Raises Failure E_STOP or E_LOG; the record then stays.
     """
     runtimes.of(record.launch).end(record, grace_s)
-    packed = runlog.archive(record.folder, places.log_keep)
+    packed = runlog.archive(record.folder, places.log_keep, places.hidden)
     records.forget(places.state_dir)
     return packed
 

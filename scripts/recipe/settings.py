@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from recipe.kinds import FLAG, PRINTABLE, Kind, address, choice, folder, gpus, integer, matching, optional
+from recipe.kinds import FLAG, PRINTABLE, Kind, address, arguments, choice, decimal, folder, gpus, integer, matching, optional, variables
 
 TWO_GPU, EMBEDDED = "two-gpu", "embedded"
 PROFILES = (TWO_GPU, EMBEDDED)
@@ -19,8 +19,8 @@ GROUPS = ("what runs", "the model's answers", "numbers and formats", "places", "
 class Setting:
     """One setting. Defaults are texts as a user would write them; `{root}`, `{cache}` and `{NAME}` stand for places known later.
 
-    `engine_option`: the engine's command line option that carries it; "" while the engine takes none. `is_engine` settings without
-    one have no effect yet, and a user who sets one is told so.
+    `engine_option`: the engine's command line option that carries it. `carried_by`: variables of a server on GPUs that carry it.
+    `aliases`: names of other recipes for the same thing; the setting's own name wins in the same source.
     """
 
     name: str
@@ -31,12 +31,31 @@ class Setting:
     help: str
     unit: str = ""
     is_secret: bool = False
-    is_engine: bool = False
     engine_option: str = ""
+    carried_by: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def is_fixed_at_start(self) -> bool:
+        """A running server follows it only after a restart."""
+        return bool(self.engine_option or self.carried_by) or self.name in FIXED_AT_START
 
     def default(self, profile: str) -> str:
         return self.embedded if profile == EMBEDDED else self.two_gpu
 
+
+# Fixed at the start of a server by other ways than an option of the engine.
+FIXED_AT_START = (
+    "PROFILE", "RUNTIME", "GPUS", "CONTAINER_NAME", "NETWORK", "DRAFTER", "MODEL_DIR", "DFLASH2_DIR", "API_KEY_FILE", "TRUSTED_PROXY",
+    "ENGINE_REPO", "ENGINE_COMMIT", "BASE_IMAGE", "IMAGE", "ENGINE_ARGUMENTS", "ENGINE_VARIABLES", "P2P",
+)  # fmt: skip
+# Names of published recipes that have nothing to act on here, and why.
+WITHOUT_EFFECT = {
+    "MASTER_PORT": "ranks meet at a free port of loopback that nobody has to choose",
+    "TENSORFOLD_API_KEY": "a key stands in a file: API_KEY_FILE, which the first start makes",
+    "TF_GLM_MULTI_WINDOW": "the depth of drafts decides how many rows a round checks: DRAFT_POLICY",
+    "TF_GLM_CACHE_ENTRIES": "kept prompt states are bounded by their size: KEPT_GIB",
+}
 
 _registry: list[Setting] = []
 
@@ -46,10 +65,15 @@ def _setting(name: str, group: int, default: str | tuple[str, str], kind: Kind, 
     _registry.append(Setting(name=name, group=GROUPS[group], two_gpu=two_gpu, embedded=embedded, kind=kind, help=help_text, **more))
 
 
-def _engine_setting(name: str, group: int, default: str | tuple[str, str], kind: Kind, option: str, help_text: str, unit: str = "") -> None:
-    _setting(name, group, default, kind, help_text, unit=unit, is_engine=True, engine_option=option)
+def _engine_setting(name: str, group: int, default: str | tuple[str, str], kind: Kind, option: str, help_text: str, **more: Any) -> None:
+    _setting(name, group, default, kind, help_text, engine_option=option, **more)
 
 
+# Options that this program gives the engine by itself.
+OWN_OPTIONS = (
+    "model", "drafter", "api-key-file", "trusted-proxy", "device", "host", "port", "name", "max-tokens", "thinking", "reasoning-effort",
+    "vision", "context", "parallel", "ranks", "dense", "kv", "kept-gib", "draft-policy", "memory-reserve-gib", "kv-pool-gib", "auth",
+)  # fmt: skip
 _NAME = matching(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}", "1 to 128 letters, digits, '.', '_', '/' or '-', the first a letter or digit")
 _DOCKER_NAME = matching(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}", "a Docker name: letters, digits, '_', '.' or '-', the first a letter or digit")
 _IMAGE = matching(r"[a-z0-9][a-z0-9._/-]{0,127}", "an image name in lower case, without a tag: the build's hash is the tag")
@@ -70,7 +94,7 @@ _setting(
 _setting(
     "RUNTIME", 0, ("docker", "process"), choice("docker", "process"), "where the engine runs: in a container, or as a process of this host"
 )
-_setting("GPUS", 0, ("0,1", "none"), gpus(2), "the two devices, rank 0 first")
+_setting("GPUS", 0, ("0,1", "none"), gpus(2), "the two devices")
 _engine_setting("HOST", 0, ("0.0.0.0", "127.0.0.1"), address(), "--host", "address the API listens on")
 _engine_setting("PORT", 0, "8022", integer(1, 65535), "--port", "port the API listens on")
 _engine_setting("SERVED_NAME", 0, "glm-5.3-flash", _NAME, "--name", "the model's name in the API")
@@ -111,9 +135,37 @@ _engine_setting(
     "RANKS", 2, ("2", "1"), integer(1, 2), "--ranks", "processes that share the model, on GPUs one a device; replies depend on how many"
 )
 _engine_setting(
-    "DENSE", 2, ("q4", "bf16"), choice("q4", "fp8", "bf16"), "--dense", "form of the large dense matrices; each has replies of its own"
+    "DENSE",
+    2,
+    ("q4", "bf16"),
+    choice("q4", "fp8", "bf16"),
+    "--dense",
+    "form of the large dense matrices; each has replies of its own",
+    aliases=("TF_GLM_DENSE",),
 )
-_engine_setting("KV", 2, ("fp8", "bf16"), choice("fp8", "bf16"), "--kv", "form of the latent cache; each has replies of its own")
+_engine_setting(
+    "KV", 2, ("fp8", "bf16"), choice("fp8", "bf16"), "--kv", "form of the latent cache; each has replies of its own", aliases=("TF_GLM_KV",)
+)
+_engine_setting(
+    "MEMORY_RESERVE_GIB",
+    2,
+    ("6", "0"),
+    decimal(0, 64),
+    "--memory-reserve-gib",
+    "memory of each device left for work, drafting and libraries; 0: what is usual there",
+    unit="GiB",
+    aliases=("TENSORFOLD_MEMORY_RESERVE_GIB",),
+)
+_engine_setting(
+    "KV_POOL_GIB",
+    2,
+    ("3.75", "0"),
+    decimal(0, 1024),
+    "--kv-pool-gib",
+    "most memory of each device for tokens beyond one whole window; 0: no bound",
+    unit="GiB",
+    aliases=("TF_GLM_CACHE_GIB",),
+)
 _engine_setting(
     "KEPT_GIB", 2, "4", integer(0, 1024), "--kept-gib", "host memory for states of prompts that may come again; 0 keeps none", unit="GiB"
 )
@@ -131,6 +183,34 @@ _engine_setting(
     _POLICY,
     "--draft-policy",
     "how many drafts a round; auto: cost7 for dflash2 and cost3 for mtp, as many as pay by the milliseconds measured at load",
+    aliases=("TF_GLM_DFLASH_POLICY",),
+)
+_setting(
+    "P2P", 2, "on", choice("on", "off"), "off: the GPUs exchange through host memory, slower, where their direct way is broken or hangs"
+)
+_setting(
+    "NCCL_P2P_LEVEL",
+    2,
+    "SYS",
+    choice("LOC", "NVL", "PIX", "PXB", "PHB", "SYS"),
+    "how far apart GPUs may be to talk directly",
+    carried_by=("NCCL_P2P_LEVEL",),
+)
+_setting("NCCL_CHANNELS", 2, "4", integer(1, 32), "channels between the GPUs", carried_by=("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"))
+_setting("NCCL_DEBUG", 2, "WARN", choice("VERSION", "WARN", "INFO", "TRACE"), "how much NCCL says in the log", carried_by=("NCCL_DEBUG",))
+_setting(
+    "MIN_GPU_FREE_MIB", 2, ("90000", "0"), integer(0, 1_000_000), "memory that has to be free on each GPU before the start", unit="MiB"
+)
+_setting("MAX_GPU_CELSIUS", 2, "85", integer(30, 100), "a GPU hotter than this before the start ends it", unit="°C")
+_setting(
+    "ENGINE_ARGUMENTS", 2, "", optional(arguments(OWN_OPTIONS)), "further options of the engine, as a shell takes them: --max-queued 64"
+)
+_setting(
+    "ENGINE_VARIABLES",
+    2,
+    "",
+    optional(variables(("NCCL_", "CUDA_", "TORCH_", "PYTORCH_", "TRITON_", "GLOO_", "OMP_", "LOCKSTEP_"))),
+    "further variables of the engine, NAME=value after NAME=value; shown in full, so nothing secret",
 )
 
 _setting("DATA_DIR", 3, "{cache}/glm-5.3-flash", folder(), "large things that can be made again: environments, builds, weights")
@@ -138,19 +218,49 @@ _setting("MODEL_DIR", 3, ("{DATA_DIR}/models/GLM-5.3-Flash-EXL3-4bpw", "{root}/e
 _setting(
     "DFLASH2_DIR", 3, ("{DATA_DIR}/models/GLM-5.3-Flash-DFlash2", "{root}/embedded/drafter"), folder(), "folder of the DFlash2 drafter"
 )
-_setting("STATE_DIR", 3, "{root}/.state", folder(), "lock and record of the running server")
+_setting("KERNEL_CACHE", 3, "{DATA_DIR}/kernels", folder(), "compiled kernels and launch tables, a folder for each build")
+_setting("STATE_DIR", 3, "{root}/.state", folder(), "lock, API key and record of the running server")
 _setting("LOG_DIR", 3, "{root}/logs", folder(), "run folders and archives")
 
 _setting("LOG_KEEP", 4, "10", integer(0, 10_000), "archives kept, the newest first", unit="archives")
 _setting("WAIT_TIMEOUT", 4, ("2400", "120"), integer(1, 24 * HOUR_S), "longest wait for a started server to be ready", unit="s")
 _setting("SMOKE_TIMEOUT", 4, ("120", "60"), integer(1, HOUR_S), "longest wait for the answer of the smoke test", unit="s")
 _setting("STOP_TIMEOUT", 4, "30", integer(1, HOUR_S), "time a stopping server gets to finish what runs", unit="s")
+_setting("GPU_WAIT_TIMEOUT", 4, "30", integer(0, HOUR_S), "longest wait for GPU memory that an ended program has not given back", unit="s")
+_setting("PEER_TIMEOUT", 4, "60", integer(1, HOUR_S), "longest wait for bytes between the GPUs before they count as hanging", unit="s")
+_setting("TUNE_TIMEOUT", 4, "3600", integer(1, 24 * HOUR_S), "longest wait for kernels to be compiled and tuned", unit="s")
+_setting("STALL_TIMEOUT", 4, "60", integer(1, HOUR_S), "a download that brings nothing for so long is begun again", unit="s")
 _setting("MODEL_FREE_GIB", 4, ("180", "0"), integer(0, 100_000), "space asked for while the checkpoint is missing", unit="GiB")
 _setting("DFLASH2_FREE_GIB", 4, ("10", "0"), integer(0, 100_000), "space asked for while the drafter is missing", unit="GiB")
 _setting("IMAGE_FREE_GIB", 4, ("40", "3"), integer(0, 100_000), "space asked for while the engine is not built", unit="GiB")
+_setting("KERNEL_FREE_GIB", 4, ("10", "0"), integer(0, 100_000), "space asked for while kernels are not compiled", unit="GiB")
 
 _setting("HF_TOKEN", 5, "", optional(PRINTABLE), "hub token; only needed for access or rate limits", is_secret=True)
-_setting("API_KEY_FILE", 5, "", optional(folder()), "file whose first line is the API key; empty: no key is asked")
+_setting("HF_TOKEN_PATH", 5, "{home}/.cache/huggingface/token", folder(), "file whose first line is the hub token where HF_TOKEN is empty")
+_setting(
+    "HF_ENDPOINT",
+    5,
+    "https://huggingface.co",
+    matching(r"https?://[A-Za-z0-9.:_/-]+", "an http or https URL"),
+    "the hub, or a mirror of it",
+)
+_setting("OFFLINE", 5, "0", FLAG, "1 fetches nothing: images, wheels and weights have to be there")
+_engine_setting(
+    "AUTH",
+    5,
+    "auto",
+    choice("auto", "key", "open"),
+    "--auth",
+    "who needs the API key: auto: everyone but programs of this host; key: everyone; open: nobody",
+)
+_setting("API_KEY_FILE", 5, "{STATE_DIR}/api-key", folder(), "file of the API key, one a line; the first start makes the one named here")
+_setting(
+    "TRUSTED_PROXY",
+    5,
+    "",
+    optional(matching(r"[0-9a-fA-F.:/]+(,[0-9a-fA-F.:/]+)*", "addresses or networks, separated by commas")),
+    "proxies that are believed when they say whom they serve",
+)
 
 _setting("ENGINE_REPO", 6, "", optional(_REPOSITORY), "build the engine of another Git repository; empty: this one")
 _setting("ENGINE_COMMIT", 6, "", optional(_COMMIT), "commit of ENGINE_REPO to build; empty: the pinned tree")
@@ -165,5 +275,7 @@ _setting("IMAGE", 6, "glm-5.3-flash-lockstep", _IMAGE, "name of the engine's ima
 
 _setting("DRY_RUN", 7, "0", FLAG, "1 prints what start would do and does nothing")
 _setting("NO_COLOR", 7, "", matching(r"[\x20-\x7e]*", "any text"), "set to anything: no colours")
+
+_setting("NO_ANIM", 7, "", matching(r"[\x20-\x7e]*", "any text"), "set to anything: no moving lines")
 
 SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _registry}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Mapping
@@ -23,6 +24,23 @@ class Ui:
         self._consoles: dict[int, Any] = {}
         self._last_progress_s = 0.0
         self._status: Any = None
+        self.is_json = False
+
+    def use_json(self) -> None:
+        """One JSON object a line on standard output from now on: codes with their facts, other lines as text."""
+        self.is_json, self.has_colour = True, False
+
+    def _say(self, **facts: str) -> None:
+        self._write(json.dumps(facts), is_bare=True)
+
+    def ask(self, question: str) -> str | None:
+        """An answer from the terminal; None where there is none to ask."""
+        if self.is_json or not (sys.stdin.isatty() and self._out.isatty()):
+            return None
+        self.settle()
+        self._out.write(question)
+        self._out.flush()
+        return sys.stdin.readline()
 
     def give_up_colour(self) -> None:
         """Plain text from now on, terminal or not."""
@@ -41,7 +59,11 @@ class Ui:
             self._consoles[id(stream)] = Console(file=stream, highlight=False)
         return self._consoles[id(stream)]
 
-    def _write(self, text: str, style: str = "", *, to_err: bool = False) -> None:
+    def _write(self, text: str, style: str = "", *, to_err: bool = False, is_bare: bool = False) -> None:
+        if self.is_json and not is_bare:
+            if text.strip():
+                self._say(text=text.strip())
+            return
         stream = self._err if to_err else self._out
         console = self._console(stream)
         if console is None:
@@ -69,6 +91,9 @@ class Ui:
         """One `[CODE] text` line; warnings and errors to standard error with what to do."""
         self.settle()
         known = CODES[code]
+        if self.is_json:
+            self._say(code=code, found=text, **({} if code.startswith("I_") else {"do": known.remedy}))
+            return
         if code.startswith("I_"):
             self._write(f"  [{code}] {text}", "dim")
             return
@@ -81,14 +106,19 @@ class Ui:
         self.settle()
         code = CODES.get(failure.code)
         meaning = code.meaning if code else "a code that is not registered"
+        remedy = failure.remedy or (code.remedy if code else "report it")
+        if self.is_json:
+            self._say(code=failure.code, meaning=meaning, found=failure.found, needed=failure.needed, do=remedy)
+            return
         self._write(f"[{failure.code}] {meaning}", "bold red", to_err=True)
         self._write(f"    found:   {failure.found}", to_err=True)
         self._write(f"    needed:  {failure.needed}", to_err=True)
-        remedy = failure.remedy or (code.remedy if code else "report it")
         self._write(f"    do this: {remedy}", to_err=True)
 
     def progress(self, text: str) -> None:
-        """What is going on now: a moving line on a terminal, one line every ten seconds elsewhere."""
+        """What is going on now: a moving line on a terminal, one line every ten seconds elsewhere, nothing in JSON."""
+        if self.is_json:
+            return
         console = self._console(self._out)
         if console is not None:
             from rich.text import Text

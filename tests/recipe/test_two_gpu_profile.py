@@ -1,7 +1,6 @@
 """The two-GPU profile: refused with a remedy where there is no GPU; where there are two, the same six steps through the Docker engine."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.clone_box import ROOT, Box, wait_for
+from fixtures.fake_gpus import FakeGpus
 from patchwork import engine
 from recipe import config, files
 from recipe.adapters import hub
@@ -41,13 +41,13 @@ class GpuHost:
 
     def __init__(self, box: Box, place: Path) -> None:
         self.box, self.place, self.tools = box, place, place / "tools"
-        tool(self.tools, "nvidia-smi", "printf '0, RTX PRO 6000, 97887\\n1, RTX PRO 6000, 97887\\n'")
+        self.gpus = FakeGpus(self.tools)
         self.plan()
         self.checkpoint = weights(box, CHECKPOINT, "GLM-5.3-Flash-EXL3-4bpw")
         weights(box, DRAFTER, "GLM-5.3-Flash-DFlash2")
         socket = place / "docker.sock"
         given = {"PROFILE": "two-gpu", "RUNTIME": "docker", "HOST": "127.0.0.1", "IMAGE_FREE_GIB": "0", "DOCKER_HOST": f"unix://{socket}"}
-        self.settings = given | {"PATH": f"{self.tools}:{os.environ['PATH']}"}
+        self.settings = given | {"PATH": self.gpus.path}
         settings = config.load(box.root, box.environment | self.settings)
         job = Job(settings, box.environment, Ui(box.environment), "start")
         image = DockerImage(job, engine.resolve(settings.root), Environment("host", job))
@@ -117,7 +117,8 @@ def test_the_container_gets_both_gpus_the_weights_to_read_and_a_place_for_kernel
     assert given["Ulimits"] == [{"Name": "memlock", "Soft": -1, "Hard": -1}]
     assert given["ShmSize"] == 32 << 30
     mounts = {mount["Target"]: mount["ReadOnly"] for mount in given["Mounts"]}
-    assert mounts == {"/model": True, "/drafter": True, "/logs": False, "/kernels": False}
+    assert mounts == {"/model": True, "/drafter": True, "/key": True, "/logs": False, "/kernels": False}
+    assert {"NCCL_P2P_LEVEL=SYS", "NCCL_MIN_NCHANNELS=4", "NCCL_IB_DISABLE=1", "NCCL_SOCKET_IFNAME=lo"} <= set(told["Env"])
     assert {"TRITON_CACHE_DIR=/kernels/TRITON_CACHE_DIR", "HF_HUB_OFFLINE=1"} <= set(told["Env"])
 
 

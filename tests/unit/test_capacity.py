@@ -100,3 +100,10 @@ def test_memory_is_the_machines_or_the_control_groups(tmp_path: Path, files: dic
 
 def test_ranks_of_one_machine_share_its_memory():
     assert 0 < free_bytes("cpu", 2) < available_bytes(Path("/")) * 3 // 4
+
+
+def test_a_reserve_and_a_bound_of_the_pool_are_asked_for_in_gib():
+    usual, asked = (needs(options(memory_reserve_gib=gib), TEXT, torch.float32, WHOLE).fixed_bytes for gib in (0, 6))
+    assert asked - usual == (6 << 30) - RESERVE_BYTES["cpu"]
+    bounded = options(context=640, parallel=4, kv_pool_gib=5 / 1024)
+    assert [pool_pages(bounded, NEEDED, free * MIB) for free in (20, 1000)] == [10, 15]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from lockstep.core.grid import TILE, pages_of
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 LOOPS = ("plain", "overlapped")
 DRAFTERS = ("none", "copy", "mtp")
+AUTHS = ("auto", "key", "open")
 DENSE_FORMS, KV_FORMS = ("bf16", "fp8", "q4"), ("bf16", "fp8")
 
 
@@ -30,6 +32,11 @@ class ServingOptions:
     Prompt states are kept in `kept_gib` of host memory, 0 for none, every `kept_grid` tokens of a prompt and at its marks. A namespace that
     owns more than `kept_share` of it loses states first. With `spill_dir` states that must go are written there, `spill_gib` at most.
 
+    `auth` is a word of AUTHS: who needs a key of `api_key_file`. Peers in `trusted_proxy`, addresses or networks, may say whom they serve.
+
+    `memory_reserve_gib` of each device stay free for work, 0 for what is usual there; `kv_pool_gib` bounds the memory of each device for
+    tokens beyond one window, 0 for no bound.
+
     `vision` takes pictures and clips, if the checkpoint has a tower.
 
     `dense` is a word of DENSE_FORMS, `kv` of KV_FORMS; bf16 means the type the device computes in. Each pair is a reference of its own.
@@ -46,9 +53,13 @@ class ServingOptions:
     thinking: bool = False
     reasoning_effort: str = "high"
     api_key_file: Path | None = None
+    auth: str = "auto"
+    trusted_proxy: tuple[str, ...] = ()
     state_hashes: bool = False
     device: str = "cpu"
     pool_tokens: int = 0
+    memory_reserve_gib: float = 0.0
+    kv_pool_gib: float = 0.0
     prompt_slice: int = 256
     max_queued: int = 64
     max_queued_tokens: int = 1 << 20
@@ -76,6 +87,8 @@ class ServingOptions:
             ("parallel", 1, 32),
             ("max_tokens", 1, 1 << 20),
             ("pool_tokens", 0, 1 << 30),
+            ("memory_reserve_gib", 0, 4096),
+            ("kv_pool_gib", 0, 4096),
             ("prompt_slice", 1, 1 << 16),
             ("max_queued", 0, 1 << 20),
             ("max_queued_tokens", 0, 1 << 40),
@@ -94,9 +107,16 @@ class ServingOptions:
                 raise OptionError(f"--{name.replace('_', '-')} {value}; needed: {low} to {high}")
         if self.reasoning_effort not in EFFORTS:
             raise OptionError(f"--reasoning-effort {self.reasoning_effort}; needed: one of {', '.join(EFFORTS)}")
-        for name, words in (("device", ("cpu", "cuda")), ("dense", DENSE_FORMS), ("kv", KV_FORMS), ("loop", LOOPS)):
+        for name, words in (("device", ("cpu", "cuda")), ("dense", DENSE_FORMS), ("kv", KV_FORMS), ("loop", LOOPS), ("auth", AUTHS)):
             if getattr(self, name) not in words:
                 raise OptionError(f"--{name} {getattr(self, name)}; needed: {' or '.join(words)}")
+        if self.auth == "key" and self.api_key_file is None:
+            raise OptionError("--auth key without --api-key-file; needed: a file with the keys that are good")
+        for proxy in self.trusted_proxy:
+            try:
+                ipaddress.ip_network(proxy, strict=False)
+            except ValueError:
+                raise OptionError(f"--trusted-proxy {proxy}; needed: an address or network, say 10.0.0.2 or 10.0.0.0/24") from None
         if self.pool_tokens and self.pool_tokens < self.context:
             needed = f"needed: --context {self.context} or more, or a lower context"
             raise OptionError(f"--pool-tokens {self.pool_tokens} is less than one window; {needed}")
@@ -116,6 +136,8 @@ class ServingOptions:
                     argv.append(flag if value else f"--no-{field.name}")
                 elif value:
                     argv.append(flag)
+            elif isinstance(value, tuple):
+                argv += [word for one in value for word in (flag, one)]
             elif value is not None:
                 argv += [flag, str(value)]
         return argv
@@ -130,7 +152,8 @@ class ServingOptions:
     @classmethod
     def from_namespace(cls, parsed: argparse.Namespace) -> ServingOptions:
         """Options of a namespace that `add_serving_flags` filled."""
-        return cls(**{field.name: getattr(parsed, field.name) for field in fields(cls)})
+        told = {field.name: getattr(parsed, field.name) for field in fields(cls)}
+        return cls(**told | {"trusted_proxy": tuple(parsed.trusted_proxy or ())})
 
 
 def _whole_pages(tokens: int) -> int:
@@ -152,9 +175,13 @@ def add_serving_flags(parser: argparse.ArgumentParser) -> None:
     add("--thinking", action=argparse.BooleanOptionalAction, default=defaults["thinking"], help="think unless a request says otherwise")
     add("--reasoning-effort", default=defaults["reasoning_effort"], help=f"effort when thinking: {', '.join(EFFORTS)}")
     add("--api-key-file", type=Path, metavar="F", help="file with one key a line, optionally as label: key")
+    add("--auth", default=defaults["auth"], help="who needs a key: auto (all but loopback peers), key (everyone) or open (nobody)")
+    add("--trusted-proxy", action="append", metavar="ADDR", help="address or network whose X-Forwarded-For is believed; may be repeated")
     add("--state-hashes", action="store_true", help="report the hash of each request's final state")
     add("--device", default=defaults["device"], help="cpu or cuda")
     add("--pool-tokens", type=int, default=defaults["pool_tokens"], help="tokens of the shared pool; 0: context * parallel")
+    add("--memory-reserve-gib", type=float, default=defaults["memory_reserve_gib"], help="GiB of a device left for work; 0: what is usual")
+    add("--kv-pool-gib", type=float, default=defaults["kv_pool_gib"], help="GiB of a device for tokens beyond one window; 0: no bound")
     add("--prompt-slice", type=int, default=defaults["prompt_slice"], help="prompt tokens run between two rounds of running replies")
     add("--max-queued", type=int, default=defaults["max_queued"], help="requests that may wait for a slot")
     add("--max-queued-tokens", type=int, default=defaults["max_queued_tokens"], help="prompt tokens they may have together")
@@ -168,7 +195,7 @@ def add_serving_flags(parser: argparse.ArgumentParser) -> None:
     add("--kept-gib", type=float, default=defaults["kept_gib"], help="GiB of host memory for kept prompt states; 0: keep none")
     add("--kept-grid", type=int, default=defaults["kept_grid"], help="tokens of a prompt between two kept states")
     add("--kept-share", type=float, default=defaults["kept_share"], help="part of it above which a namespace loses states first")
-    add("--spill-dir", type=Path, metavar="DIR", help="folder for kept states that must leave memory; emptied at start")
+    add("--spill-dir", type=Path, metavar="DIR", help="folder for kept states that leave memory; a later server finds them there")
     add("--spill-gib", type=float, default=defaults["spill_gib"], help="GiB of that folder, on each rank")
     add("--dense", default=defaults["dense"], help=f"form of large dense matrices: {', '.join(DENSE_FORMS)}; bf16: the device's own type")
     add("--kv", default=defaults["kv"], help=f"form of kept latents and index keys: {', '.join(KV_FORMS)}")

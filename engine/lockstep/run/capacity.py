@@ -37,7 +37,8 @@ def needs(options: ServingOptions, text: TextConfig, dtype: torch.dtype, share: 
     """What memory `options` asks for beside the loaded weights. Drafters are loaded later and count as large as their files."""
     page = TokenPool(text, 1, "meta", dtype, options.kv).page_bytes
     slots = StateSlots(text, options.parallel, "meta", dtype, share)
-    fixed = RESERVE_BYTES[options.device] + sum(
+    reserve = round(options.memory_reserve_gib * GIB) or RESERVE_BYTES[options.device]
+    fixed = reserve + sum(
         part.numel() * part.element_size() for part in (slots.kda, slots.conv_tail, slots.index_tail)
     )
     if options.drafter == "mtp":
@@ -50,7 +51,7 @@ def needs(options: ServingOptions, text: TextConfig, dtype: torch.dtype, share: 
 
 
 def pool_pages(options: ServingOptions, needed: Needs, free_bytes: int) -> int:
-    """Pages of the shared pool: those asked for, or as many as `parallel` windows could fill and the memory holds.
+    """Pages of the shared pool: those asked for, or as many as `parallel` windows could fill, `kv_pool_gib` allows and the memory holds.
 
     Raises WindowError with the largest window that fits.
     """
@@ -63,6 +64,8 @@ def pool_pages(options: ServingOptions, needed: Needs, free_bytes: int) -> int:
         largest = fitting * PAGE_TOKENS
         cure = f"the largest that fits is {largest}" if largest else "not even 64 tokens fit: lower --parallel or free memory"
         raise WindowError(f"{what} needs {asked:.2f} GiB beside the weights, {free:.2f} GiB are free; {cure}")
+    if options.kv_pool_gib and not options.pool_tokens:
+        wanted = min(wanted, window + int(options.kv_pool_gib * GIB) // needed.page_bytes)
     return min(wanted, fitting)
 
 

@@ -24,6 +24,7 @@ ANSWER_S = 20
 BUILD_S = 3600
 STOP_SLACK_S = 30
 SECCOMP = "seccomp="
+PROBE = "/no-program-only-the-gpus-are-asked-for"
 
 
 class DockerFault(Exception):
@@ -78,6 +79,41 @@ def daemon(environment: Mapping[str, str]) -> Daemon:
     except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
         is_missing, is_deaf = isinstance(error, FileNotFoundError), isinstance(error, ConnectionRefusedError)
         return Daemon(place, str(error) or type(error).__name__, is_down=is_missing or is_deaf)
+    finally:
+        connection.close()
+
+
+def gpu_problem(environment: Mapping[str, str], ids: Sequence[str]) -> str:
+    """Why the engine gives a container no GPU; empty where it does. Asked with an empty image made here."""
+    place, name = endpoint(environment), f"glm-gpu-probe:{os.getpid()}"
+    if not place.startswith("unix://"):
+        return ""
+    request = {"DeviceIDs": list(ids), "Capabilities": [["gpu"]]}
+    told = {"Image": name, "Cmd": [PROBE], "HostConfig": {"DeviceRequests": [request], "NetworkMode": "none"}}
+    path = place.removeprefix("unix://")
+    try:
+        _call(path, "POST", f"/images/create?fromSrc=-&repo={name.replace(':', '&tag=')}", b"\0" * 1024, "application/x-tar")
+        made = _call(path, "POST", "/containers/create", json.dumps(told).encode())
+        said = _call(path, "POST", f"/containers/{made['Id']}/start") if "Id" in made else made
+        _call(path, "DELETE", f"/containers/{made.get('Id', name)}?force=1")
+        _call(path, "DELETE", f"/images/{name}?force=1")
+    except (OSError, http.client.HTTPException) as error:
+        return str(error) or type(error).__name__
+    # The image holds no program: that this is what is missing shows that everything before it was given.
+    message = str(said.get("message", ""))
+    return "" if PROBE in message else " ".join(message.split())
+
+
+def _call(path: str, verb: str, what: str, body: bytes | None = None, kind: str = "application/json") -> dict[str, Any]:
+    """The last JSON object of the engine's answer, or none. Raises OSError or HTTPException."""
+    connection = _Connection(path)
+    try:
+        connection.request(verb, what, body=body, headers={"Content-Type": kind})
+        lines = connection.getresponse().read().splitlines()
+        told = json.loads(lines[-1]) if lines else {}
+        return told if isinstance(told, dict) else {}
+    except ValueError:
+        return {}
     finally:
         connection.close()
 

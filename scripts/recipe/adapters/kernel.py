@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pwd
 import signal
 import socket
 from collections.abc import Iterator
@@ -97,6 +98,15 @@ def command_name(pid: int) -> str:
     with contextlib.suppress(OSError):
         return (PROC / str(pid) / "comm").read_text(errors="replace").strip()
     return "a process that ended"
+
+
+def described(pid: int) -> str:
+    """Name, number and user of a process."""
+    try:
+        user = pwd.getpwuid((PROC / str(pid)).stat().st_uid).pw_name
+    except (OSError, KeyError):
+        user = "a user not known here"
+    return f"{command_name(pid)} (process {pid} of {user})"
 
 
 def can_bind(host: str, port: int) -> bool:

@@ -9,10 +9,10 @@ from recipe.checks import Finding
 
 @dataclass(frozen=True)
 class Port:
-    """`owners`: number and name of each process seen to listen there; `problem`: why the address cannot be bound by anybody."""
+    """`owners`: each process seen to listen there, in words; `problem`: why the address cannot be bound by anybody."""
 
     can_bind: bool
-    owners: tuple[tuple[int, str], ...] = ()
+    owners: tuple[str, ...] = ()
     problem: str = ""
 
 
@@ -33,9 +33,8 @@ def check(facts: Port, need: Listen) -> Finding:
         return Finding("I_PORT", f"{place} is free")
     if need.is_ours:
         return Finding("I_PORT", f"{place} is held by the server that is replaced")
-    held = ", ".join(f"{name} (process {pid})" for pid, name in facts.owners)
-    if held:
-        return Finding("E_PORT", f"{place} is held by {held}", "a free port")
+    if facts.owners:
+        return Finding("E_PORT", f"{place} is held by {', '.join(facts.owners)}", "a free port")
     if need.port < 1024:
         return Finding("E_PORT", f"{place} cannot be bound", "a port from 1024 on, unless root", "choose another PORT")
     return Finding("E_PORT", f"{place} is held by a process of another user", "a free port")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from failure import Failure
-from recipe import files
+from recipe import files, secrets
 from recipe.adapters import containers, host, kernel
-from recipe.checks import Finding, bind, dependencies, disk, docker, gpu, platform, port, venv
+from recipe.checks import Finding, auth, dependencies, disk, docker, gpu, platform, port, venv
 from recipe.checks.disk import Want
 from recipe.environment import Environment
 from recipe.job import Job
 from recipe.plan import Action, Task
 from recipe.settings import EMBEDDED
+
+TOOLS = ("bash", "git")
+POLL_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -22,29 +26,48 @@ class Question:
     """`what` in words for the plan; `ask` gathers the facts and checks them."""
 
     what: str
-    ask: Callable[[], Finding]
+    ask: Callable[[], Iterable[Finding]]
 
 
 class ChecksStep:
+    """`replaces_own`: the server that holds the port gives it up; `frees_gpus`: the one that uses the GPUs does."""
+
     title = "Checks"
 
-    def __init__(self, job: Job, host_tools: Environment, wants: Callable[[], Sequence[Want]], *, replaces_own: bool, serves: bool) -> None:
+    def __init__(
+        self,
+        job: Job,
+        host_tools: Environment,
+        wants: Callable[[], Sequence[Want]],
+        *,
+        replaces_own: bool,
+        serves: bool,
+        frees_gpus: bool = False,
+        needs_licence: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._job = job
         self._host_tools = host_tools
         self._wants = wants
         self._replaces_own = replaces_own
         self._serves = serves
+        self._frees_gpus = frees_gpus
+        self._needs_licence = needs_licence
 
     def is_ready(self) -> bool:
         """Never: the host may have changed since the last start."""
         return False
 
     def actions(self) -> Sequence[Action]:
-        asking = Task(f"check {', '.join(question.what for question in self.questions())}", self._ask_all)
-        return (asking, *self._tool_actions(files.shop_of(self._job.data_dir)))
+        asking = Task(f"check {', '.join(question.what for question in self.questions())}", self.ask_all)
+        key = [Task(f"make {self._key_file} with a random key, readable by its owner only", self._make_key)] if self._lacks_key() else []
+        return (asking, *key, *self._tool_actions(files.shop_of(self._job.data_dir)))
 
     def run(self) -> None:
-        self._ask_all()
+        self.ask_all()
+        if self._needs_licence():
+            self._ask_licence()
+        if self._lacks_key():
+            self._make_key()
         if not self._host_tools.is_ready():
             with files.workshop(self._job.data_dir) as shop:
                 for action in self._tool_actions(shop):
@@ -61,38 +84,110 @@ class ChecksStep:
     def questions(self) -> Sequence[Question]:
         """In the order in which they are asked and told."""
         config, environment = self._job.config, self._job.environment
-        is_container = config.text("RUNTIME") == "docker"
         machines = ("x86_64", "aarch64") if config.text("PROFILE") == EMBEDDED else ("x86_64",)
-        tools = ("bash", "git")
         listen = port.Listen(config.text("HOST"), config.number("PORT"), is_ours=self._replaces_own)
+        is_container, has_gpus = config.text("RUNTIME") == "docker", bool(config.gpus())
         asked = [
-            Question("platform", lambda: platform.check(host.machine(), machines)),
-            Question("GPUs", lambda: gpu.check(host.gpus(environment), config.gpus()) if config.gpus() else gpu.check(gpu.Gpus(()), ())),
-            Question("tools", lambda: dependencies.check(host.tools(tools, environment), tools)),
-            Question("Python environments", lambda: venv.check(host.python(environment))),
-            Question("disk", self._disk),
+            (True, "platform", lambda: [platform.check(host.machine(), machines)]),
+            (True, "tools", lambda: [dependencies.check(host.tools(TOOLS, environment), TOOLS)]),
+            (True, "Python environments", lambda: [venv.check(host.python(environment))]),
+            (is_container, "Docker", lambda: [docker.check(containers.daemon(environment))]),
+            (is_container and has_gpus, "GPUs in containers", self._runtime),
+            (True, "GPUs", self._gpus),
+            (True, "disk", lambda: [self._disk()]),
+            (config.text("PROFILE") != EMBEDDED, "hub token", self._token),
+            (self._serves, "port", lambda: [port.check(host.port(listen.host, listen.port), listen)]),
+            (self._serves, "who can use the API", lambda: auth.check(self._auth())),
+            (True, "the drafter's licence", lambda: [Finding("W_LICENSE", "it is not downloaded yet")] if self._needs_licence() else []),
         ]
-        if is_container:
-            asked.insert(3, Question("Docker", lambda: docker.check(containers.daemon(environment))))
-        if self._serves:
-            asked.append(Question("port", lambda: port.check(host.port(listen.host, listen.port), listen)))
-            asked.append(Question("who can reach the API", lambda: bind.check(bind.Bind(listen.host, bool(config.text("API_KEY_FILE"))))))
-        return asked
+        return [Question(what, ask) for is_asked, what, ask in asked if is_asked]
+
+    def _runtime(self) -> Iterator[Finding]:
+        ids = [gpu.uuid for gpu in host.gpus(self._job.environment).chosen(self._job.config.gpus())]
+        if ids and not docker.check(containers.daemon(self._job.environment)).is_failure:
+            problem = containers.gpu_problem(self._job.environment, ids)
+            found = Finding("E_NVIDIA_RUNTIME", problem, "a container with the GPUs in it")
+            yield found if problem else Finding("I_NVIDIA_RUNTIME", f"a container was given {', '.join(ids)}")
+
+    def _gpus(self) -> Iterator[Finding]:
+        config, need = self._job.config, self._job.config.gpus()
+        facts = host.gpus(self._job.environment) if need else gpu.Gpus(())
+        yield (found := gpu.check(facts, need))
+        if need and not found.is_failure:
+            taken = None if self._frees_gpus else wait_for_gpus(self._job)
+            yield from [taken] if taken else []
+            yield from gpu.state(facts.chosen(need), config.number("MAX_GPU_CELSIUS"))
+            yield from gpu.links(facts, facts.chosen(need))
 
     def _disk(self) -> Finding:
         wants = tuple(self._wants())
         places = {want.place: kernel.filesystem(Path(want.place)) for want in wants}
         return disk.check(places, wants)
 
-    def _ask_all(self) -> None:
-        first: Failure | None = None
+    def _token(self) -> Iterator[Finding]:
+        yield Finding("I_HF_TOKEN", "set" if secrets.hub_token(self._job.config) else "not set")
+
+    @property
+    def _key_file(self) -> Path:
+        return self._job.config.folder("API_KEY_FILE")
+
+    def _auth(self) -> auth.Auth:
+        config, problem = self._job.config, ""
+        try:
+            problem = "" if secrets.keys(self._key_file) else "there is no key in it"
+        except FileNotFoundError:
+            pass
+        except (OSError, UnicodeDecodeError) as error:
+            problem = getattr(error, "strerror", "") or str(error)
+        has_file, readable = self._key_file.exists(), tuple(secrets.open_files(config))
+        return auth.Auth(config.text("AUTH"), config.text("HOST"), self._key_file, has_file, problem, readable)
+
+    def _lacks_key(self) -> bool:
+        return self._serves and self._job.config.text("AUTH") != "open" and not self._key_file.exists()
+
+    def _make_key(self) -> None:
+        secrets.make_key(self._key_file)
+        self._job.ui.inform("I_KEY", str(self._key_file))
+
+    def _ask_licence(self) -> None:
+        place = licence_of(self._job)
+        answer = self._job.ui.ask("Do you accept its terms? yes or no: ")
+        if answer is None:
+            return
+        if answer.strip().lower() not in ("yes", "y"):
+            raise Failure("E_LICENSE", found=f"the answer {answer.strip()!r}", needed="yes")
+        files.write_json(place, {"accepted": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
+
+    def ask_all(self) -> None:
+        """Tell every finding. Raises the Failure that matters most, told last."""
+        failed: list[Failure] = []
         for question in self.questions():
-            finding = question.ask()
-            if not finding.is_failure:
-                self._job.ui.inform(finding.code, finding.found)
-            elif first is None:
-                first = finding.failure()
-            else:
-                self._job.ui.failure(finding.failure())
-        if first is not None:
-            raise first
+            for finding in question.ask():
+                if finding.is_failure:
+                    failed.append(finding.failure())
+                else:
+                    self._job.ui.inform(finding.code, finding.found)
+        # Without its GPUs this profile is the wrong one, whatever else is missing.
+        failed.sort(key=lambda failure: failure.code == "E_GPU", reverse=True)
+        for failure in failed[1:]:
+            self._job.ui.failure(failure)
+        if failed:
+            raise failed[0]
+
+
+def licence_of(job: Job) -> Path:
+    """The file that says that the drafter's licence was accepted."""
+    return job.config.folder("STATE_DIR") / "licence-dflash2.json"
+
+
+def wait_for_gpus(job: Job) -> Finding | None:
+    """Wait until the GPUs are as free as they have to be: an ended program's memory comes back late. Returns what is still wrong then."""
+    config = job.config
+    until = time.monotonic() + config.number("GPU_WAIT_TIMEOUT")
+    while True:
+        chosen = host.gpus(job.environment).chosen(config.gpus())
+        found = gpu.room(chosen, config.number("MIN_GPU_FREE_MIB"))
+        if found is None or any(one.programs for one in chosen) or time.monotonic() > until:
+            return found
+        job.ui.progress(f"waiting for GPU memory: {found.found}")
+        time.sleep(POLL_S)

@@ -8,6 +8,7 @@ from recipe import runtimes, server
 from recipe.job import Job
 from recipe.plan import Act, Action, Task
 from recipe.record import Launch, Record
+from recipe.steps.checks import wait_for_gpus
 
 
 class ServeStep:
@@ -30,7 +31,12 @@ class ServeStep:
         start = Act(runtimes.of(self.launch).line(self.launch, shown), self._start)
         grace_s = self._job.config.number("STOP_TIMEOUT")
         give_way = Task(f"let the running server finish for at most {grace_s} s, end it, pack its logs", self._give_way)
-        return (*((give_way,) if self.old is not None else ()), Task(f"make the run folder {shown}", lambda: None), start)
+        room = (
+            [Task("wait until the GPUs' memory is given back", self._await_gpus)]
+            if self.old is not None and self._job.config.gpus()
+            else []
+        )
+        return (*((give_way,) if self.old is not None else ()), *room, Task(f"make the run folder {shown}", lambda: None), start)
 
     def run(self) -> None:
         for action in self.actions():
@@ -41,6 +47,11 @@ class ServeStep:
             packed = server.end(self.old, self._job.places, self._job.config.number("STOP_TIMEOUT"))
             if packed is not None:
                 self._job.ui.inform("I_ARCHIVE", str(packed))
+
+    def _await_gpus(self) -> None:
+        taken = wait_for_gpus(self._job)
+        if taken is not None:
+            raise taken.failure()
 
     def _start(self) -> None:
         folder = self._job.folder()

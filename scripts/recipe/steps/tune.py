@@ -25,5 +25,5 @@ class TuneStep:
         run_actions(self)
 
     def _say(self) -> None:
-        device = f"GPUs {','.join(map(str, self._job.config.gpus()))}" if self._job.config.gpus() else "the CPU"
+        device = f"GPUs {','.join(self._job.config.gpus())}" if self._job.config.gpus() else "the CPU"
         self._job.ui.inform("I_TUNE", f"the engine has no launch table for {device}; it uses its only kernels")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from failure import Failure
-from recipe import files
+from recipe import files, secrets
 from recipe.adapters import hub
 from recipe.config import Config
 from recipe.environment import Environment
@@ -52,7 +52,7 @@ class PublishedWeights:
 
     def _download(self, snapshot: Snapshot) -> Command:
         module = str(self._job.config.root / "scripts")
-        token = self._job.config.chosen["HF_TOKEN"].text
+        token = secrets.hub_token(self._job.config)
         words = (str(self._host_tools.python), "-m", "recipe.adapters.hub")
         words += (snapshot.repository, snapshot.revision, str(self._folder(snapshot)))
         return self._job.command("E_DOWNLOAD", "env", f"PYTHONPATH={module}", *words, secrets={"HF_TOKEN": token} if token else None)
@@ -61,8 +61,6 @@ class PublishedWeights:
         return tuple(self._download(snapshot) for snapshot in snapshots(self._job.config))
 
     def run(self) -> None:
-        token = "set" if self._job.config.chosen["HF_TOKEN"].text else "not set"
-        self._job.ui.inform("I_HF_TOKEN", token)
         for snapshot in snapshots(self._job.config):
             if not self.is_complete(snapshot):
                 self._download(snapshot).run()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from failure import Failure
@@ -17,13 +17,13 @@ from recipe.environment import Environment
 from recipe.job import Job
 from recipe.plan import Step
 from recipe.record import Launch, Record
-from recipe.settings import EMBEDDED, SETTINGS
-from recipe.steps.checks import ChecksStep
+from recipe.settings import EMBEDDED
+from recipe.steps.checks import ChecksStep, licence_of
 from recipe.steps.image import DockerImage, Image, ProcessImage
 from recipe.steps.serve import ServeStep
 from recipe.steps.smoke import SmokeStep
 from recipe.steps.tune import TuneStep
-from recipe.steps.weights import PublishedWeights, ShippedWeights, snapshots
+from recipe.steps.weights import DRAFTER, PublishedWeights, ShippedWeights, snapshots
 
 STEPS = 6
 
@@ -107,9 +107,21 @@ def _preparation(job: Job, old: Record | None, *, serves: bool) -> Preparation:
     else:
         image = built = ProcessImage(job, pin, host_tools)
         launch = launching.process_launch(config, image.digest, built.python, job.environment)
-    replaces_own = old is not None and (old.launch.host, old.launch.port) == (launch.host, launch.port)
-    checks = ChecksStep(job, host_tools, lambda: _wants(job, image, host_tools), replaces_own=replaces_own, serves=serves)
+    checks = checks_of(job, host_tools, old, lambda: _wants(job, image, host_tools), serves=serves)
     return Preparation((checks, image, weights, TuneStep(job)), launch, image)
+
+
+def checks_of(job: Job, host_tools: Environment, old: Record | None, wants: Callable[[], Sequence[Want]], *, serves: bool) -> ChecksStep:
+    """Step 1 beside a server that runs, or none: what that one holds is free by the time it is needed."""
+    config = job.config
+    replaces_own = old is not None and (old.launch.host, old.launch.port) == (config.text("HOST"), config.number("PORT"))
+    frees_gpus = old is not None and old.launch.settings.get("GPUS", "none") != "none"
+
+    def needs_licence() -> bool:
+        is_wanted = config.text("PROFILE") != EMBEDDED and config.text("DRAFTER") == "dflash2" and not licence_of(job).exists()
+        return is_wanted and not is_complete(config.folder(DRAFTER.place), DRAFTER.revision)
+
+    return ChecksStep(job, host_tools, wants, replaces_own=replaces_own, serves=serves, frees_gpus=frees_gpus, needs_licence=needs_licence)
 
 
 def _wants(job: Job, image: Image, host_tools: Environment) -> list[Want]:
@@ -141,9 +153,6 @@ def _headline(job: Job) -> None:
         f"{name} {job.config.shown(name)}" for name in ("PROFILE", "RUNTIME", "GPUS", "CONTEXT", "PARALLEL", "DENSE", "KV", "DRAFTER")
     )
     job.ui.headline(f"GLM-5.3-Flash: {shown}, {job.config.text('HOST')} port {job.config.text('PORT')}")
-    for name, setting in SETTINGS.items():
-        if setting.is_engine and not setting.engine_option and not job.config.chosen[name].is_default:
-            job.ui.inform("W_NO_EFFECT", f"{name} from {job.config.chosen[name].origin}")
 
 
 def _smoke(job: Job, serve: ServeStep) -> SmokeStep:
