@@ -42,15 +42,19 @@ VERBS: dict[str, Verb] = {
     "rollback": Verb("serve the last build that was live before the present one", "verbs.start:rollback"),
     "stop": Verb("let the server finish, end it, pack its logs", "verbs.stop:stop"),
     "prepare": Verb("build and fetch everything, do not serve", "verbs.start:prepare"),
+    "doctor": Verb("ask every check of a start, and start nothing", "verbs.start:doctor"),
     "status": Verb("say what runs and how it is; exit status 0 only if it serves", "verbs.look:status"),
     "config": Verb("show every setting and where it comes from", "verbs.look:config"),
-    "logs": Verb("show the end of the server's log; -f follows it", "verbs.look:logs", takes_words=True),
+    "logs": Verb("show the end of the server's log; -f follows it, --rank N shows lines of one rank", "verbs.look:logs", takes_words=True),
     "patches": Verb("list, verify, edit, refresh or pin the patch series", "verbs.patches:patches", takes_words=True),
     "verify": Verb(
         "quality, gate, gatelong, reuse, ranks: ask the running server, or --base-url, bundled questions",
         "verbs.verify:verify",
         takes_words=True,
     ),
+    "support-bundle": Verb("put logs, settings and findings into one archive, without secrets", "verbs.bundle:support_bundle"),
+    "uninstall": Verb("remove what this installation made; says how large it is and asks, or --yes", "verbs.uninstall:uninstall", True),
+    "completion": Verb("print the completion for Bash: source <(./start.sh completion)", "cli:completion"),
     "documents": Verb("write the files that are generated from the registries", "documents:write"),
 }
 
@@ -65,9 +69,18 @@ def usage() -> str:
             *lines,
             f"  {'help':<{width}}  this text",
             "",
-            "DRY_RUN=1 shows what start would do.",
+            "DRY_RUN=1 shows what start would do. --json before the verb tells everything as JSON, one object a line.",
         ]
     )
+
+
+def completion(job: Job, words: Sequence[str]) -> int:
+    """A function of Bash that completes the verbs."""
+    job.ui.line(f"""_glm_start() {{
+  ((COMP_CWORD == 1)) && mapfile -t COMPREPLY < <(compgen -W '{" ".join([*VERBS, "help", "--json"])}' -- "${{COMP_WORDS[1]}}")
+}}
+complete -o default -F _glm_start start.sh ./start.sh""")
+    return 0
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str] | None = None, root: Path = ROOT) -> int:
@@ -100,6 +113,9 @@ def _place_of(error: Exception) -> str:
 
 
 def _run(arguments: Sequence[str], environment: Mapping[str, str], root: Path, ui: Ui) -> int:
+    if arguments[:1] == ["--json"]:
+        ui.use_json()
+        arguments = arguments[1:]
     name, words = (arguments[0], arguments[1:]) if arguments else ("start", ())
     if name in ("help", "-h", "--help"):
         ui.line(usage())
@@ -111,6 +127,7 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str], root: Path, u
     job = Job(settings, environment, ui, name)
     if settings.text("NO_COLOR"):
         ui.give_up_colour()
+    ui.moves = not settings.text("NO_ANIM")
     Environment("host", job).adopt()
     for notice in settings.notices:
         if not notice.is_harmless:

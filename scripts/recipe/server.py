@@ -80,6 +80,12 @@ def health(record: Record) -> Health:
     return judge(http.call(launch.address, launch.port, "/health", key=key, timeout_s=HEALTH_S).data())
 
 
+def told(record: Record) -> dict[str, object]:
+    """What the server says of itself at /health; empty where it says nothing. Raises Failure E_KEY."""
+    launch = record.launch
+    return http.call(launch.address, launch.port, "/health", key=launch.key(), timeout_s=HEALTH_S).data()
+
+
 def judge(told: Mapping[str, object]) -> Health:
     """Read the body of /health of a server that is not ready."""
     state = str(told.get("status", "unknown"))

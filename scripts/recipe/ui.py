@@ -25,6 +25,7 @@ class Ui:
         self._last_progress_s = 0.0
         self._status: Any = None
         self.is_json = False
+        self.moves = True
 
     def use_json(self) -> None:
         """One JSON object a line on standard output from now on: codes with their facts, other lines as text."""
@@ -119,7 +120,7 @@ class Ui:
         """What is going on now: a moving line on a terminal, one line every ten seconds elsewhere, nothing in JSON."""
         if self.is_json:
             return
-        console = self._console(self._out)
+        console = self._console(self._out) if self.moves else None
         if console is not None:
             from rich.text import Text
 

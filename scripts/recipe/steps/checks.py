@@ -158,9 +158,9 @@ class ChecksStep:
             raise Failure("E_LICENSE", found=f"the answer {answer.strip()!r}", needed="yes")
         files.write_json(place, {"accepted": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
 
-    def ask_all(self) -> None:
-        """Tell every finding. Raises the Failure that matters most, told last."""
-        failed: list[Failure] = []
+    def ask_all(self, known: Sequence[Failure] = ()) -> None:
+        """Tell every finding, and what is `known` to fail. Raises the Failure that matters most, told last."""
+        failed = list(known)
         for question in self.questions():
             for finding in question.ask():
                 if finding.is_failure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 
@@ -11,6 +12,8 @@ from recipe.job import Job
 from recipe.settings import GROUPS, SETTINGS
 
 RUNS, STOPPED, UNWELL = 0, 3, 4
+FOLLOW = ("-f", "--follow")
+SHOWN, SEARCHED = 40, 100_000
 FOLLOW_EVERY_S = 0.3
 
 
@@ -61,26 +64,31 @@ def config(job: Job, words: Sequence[str]) -> int:
 
 
 def logs(job: Job, words: Sequence[str]) -> int:
-    """Last 40 lines of the running server's log; `-f` goes on until interrupted or until the server ends."""
-    if any(word not in ("-f", "--follow") for word in words):
-        raise Failure("E_CONFIG", found=f"logs {' '.join(words)}", needed="logs or logs -f")
+    """Last 40 lines of the running server's log; `-f` goes on until interrupted or until the server ends.
+
+    `--rank N` leaves only lines that name that rank, in the engine's words or in NCCL's.
+    """
+    told = re.fullmatch(r"(?P<follow>-f|--follow)?( ?--rank (?P<rank>[01]))?", " ".join(sorted(words, key=lambda word: word not in FOLLOW)))
+    if told is None:
+        raise Failure("E_CONFIG", found=f"logs {' '.join(words)}", needed="logs [-f] [--rank 0 or 1]")
+    of_rank = re.compile(rf"\brank {told['rank']}\b|\[{told['rank']}\] NCCL" if told["rank"] else "")
     record = server.find(job.places)
     if record is None:
         newest = sorted(job.places.log_dir.glob("glm53-*.tar.gz"), key=lambda path: path.stat().st_mtime)
-        told = f"no server runs; the newest archive is {newest[-1]}" if newest else "no server runs and there is no archive"
-        raise Failure("E_LOG", found=told, needed="a running server", remedy="./start.sh, or tar -xzf the archive")
-    for line in runlog.tail(record.log, 40):
+        found = f"no server runs; the newest archive is {newest[-1]}" if newest else "no server runs and there is no archive"
+        raise Failure("E_LOG", found=found, needed="a running server", remedy="./start.sh, or tar -xzf the archive")
+    shown = [line for line in runlog.tail(record.log, SHOWN if not told["rank"] else SEARCHED) if of_rank.search(line)]
+    for line in shown[-SHOWN:]:
         job.ui.line(line)
-    if words:
-        _follow(job, record)
+    if told["follow"]:
+        _follow(job, record, of_rank)
     return 0
 
 
-def _follow(job: Job, record: server.Record) -> None:
+def _follow(job: Job, record: server.Record, of_rank: re.Pattern[str]) -> None:
     with record.log.open("r", encoding="utf-8", errors="replace") as log:
         log.seek(0, 2)
         while server.is_alive(record):
-            text = log.read()
-            if text:
-                job.ui.line(text.rstrip("\n"))
+            for line in filter(of_rank.search, log.read().splitlines()):
+                job.ui.line(line)
             time.sleep(FOLLOW_EVERY_S)

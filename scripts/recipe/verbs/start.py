@@ -76,6 +76,21 @@ def rollback(job: Job, words: Sequence[str]) -> int:
         return 0
 
 
+def doctor(job: Job, words: Sequence[str]) -> int:
+    """Every check of a start, and no start: nothing is made or changed. Exit status of the failure told last, or 0."""
+    old = server.find(job.places)
+    old = old if old is not None and server.is_alive(old) else None
+    known: list[Failure] = []
+    try:
+        checks = _preparation(job, old, serves=True).checks
+    except Failure as failure:
+        # The engine cannot be built from these files; everything else can be asked all the same.
+        checks, known = checks_of(job, Environment("host", job), old, list, serves=True), [failure]
+    checks.ask_all(known)
+    job.ui.line("Nothing stands in the way of a start.")
+    return 0
+
+
 def _earlier(job: Job) -> Launch:
     try:
         present = _preparation(job, None, serves=False).launch.build
@@ -90,6 +105,7 @@ def _earlier(job: Job) -> Launch:
 
 @dataclass(frozen=True)
 class Preparation:
+    checks: ChecksStep
     steps: tuple[Step, ...]
     launch: Launch
     image: Image
@@ -108,7 +124,7 @@ def _preparation(job: Job, old: Record | None, *, serves: bool) -> Preparation:
         image = built = ProcessImage(job, pin, host_tools)
         launch = launching.process_launch(config, image.digest, built.python, job.environment)
     checks = checks_of(job, host_tools, old, lambda: _wants(job, image, host_tools), serves=serves)
-    return Preparation((checks, image, weights, TuneStep(job)), launch, image)
+    return Preparation(checks, (checks, image, weights, TuneStep(job)), launch, image)
 
 
 def checks_of(job: Job, host_tools: Environment, old: Record | None, wants: Callable[[], Sequence[Want]], *, serves: bool) -> ChecksStep:

@@ -1,0 +1,153 @@
+"""The verbs beside start and stop: what they say, what they leave alone, and their exit statuses."""
+
+import json
+import os
+import stat
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from fixtures.clone_box import Box
+from recipe.cli import VERBS
+
+CANARY = "canary-of-the-hub-token-6a1f"
+
+
+def codes(text: str) -> list[str]:
+    return [told["code"] for told in map(json.loads, text.splitlines()) if "code" in told]
+
+
+def test_doctor_asks_every_check_starts_nothing_and_changes_nothing(box: Box) -> None:
+    before, began = box.tree(), time.monotonic()
+    done = box.run("doctor")
+    took_s = time.monotonic() - began
+    assert done.returncode == 0, done.stderr
+    for code in ("I_PLATFORM", "I_DEPENDENCY", "I_GPU", "I_DISK", "I_PORT", "I_AUTH"):
+        assert f"[{code}]" in done.stdout
+    assert "Nothing stands in the way" in done.stdout
+    assert box.tree() == before
+    assert not box.is_listening()
+    assert took_s < 2
+
+
+def test_doctor_names_an_edited_engine_and_asks_on(box: Box) -> None:
+    box.write("engine/content", "edited")
+    done = box.run("doctor", HOST="203.0.113.1")
+    assert done.returncode == 9
+    assert "[E_PIN]" in done.stderr
+    assert "[E_PORT]" in done.stderr
+
+
+def test_doctor_beside_a_running_server_finds_its_port_in_good_hands(box: Box) -> None:
+    box.run()
+    done = box.run("doctor")
+    assert done.returncode == 0, done.stderr
+    assert "held by the server that is replaced" in done.stdout
+
+
+def test_json_is_one_object_a_line_and_the_exit_status_stays(box: Box) -> None:
+    done = box.run("--json")
+    assert done.returncode == 0
+    assert "I_AUTH" in codes(done.stdout)
+    assert {"text": f"GLM-5.3-Flash-EXL3 is now LIVE! on port {box.port}"} in map(json.loads, done.stdout.splitlines())
+    box.stop()
+    failed = box.run("--json", "doctor", HOST="203.0.113.1")
+    assert failed.returncode == 7
+    last = json.loads(failed.stdout.splitlines()[-1])
+    assert (last["code"], set(last)) == ("E_PORT", {"code", "meaning", "found", "needed", "do"})
+
+
+@pytest.mark.parametrize("words", [("frobnicate",), ("doctor", "--quickly"), ("logs", "--rank", "7"), ("uninstall", "--maybe")])
+def test_words_that_are_none_are_refused(box: Box, words: tuple[str, ...]) -> None:
+    done = box.run(*words)
+    assert done.returncode == 2
+    assert "[E_CONFIG]" in done.stderr
+
+
+def test_the_first_start_makes_a_private_key_says_where_and_later_ones_keep_it(box: Box) -> None:
+    done = box.run()
+    key = box.root / ".state/api-key"
+    assert f"[I_KEY] {key}" in done.stdout
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    text = key.read_text()
+    assert text.strip() not in done.stdout + done.stderr
+    again = box.run()
+    assert "[I_KEY]" not in again.stdout
+    assert key.read_text() == text
+    assert "--api-key-file" in box.record["launch"]["argv"]
+
+
+def test_an_open_server_gets_no_key_and_says_so_at_every_start(box: Box) -> None:
+    for _ in range(2):
+        done = box.run(AUTH="open", HOST="0.0.0.0")
+        assert done.returncode == 0, done.stderr
+        assert "[W_OPEN_BIND]" in done.stderr
+        box.stop()
+    assert not (box.root / ".state/api-key").exists()
+
+
+def test_a_key_file_that_others_may_read_or_that_is_empty_is_told(box: Box) -> None:
+    key = box.write("key", "some-key-of-mine\n")
+    key.chmod(0o644)
+    assert "[W_SECRET_FILE]" in box.run("doctor", API_KEY_FILE=str(key)).stderr
+    key.write_text("# nothing\n")
+    done = box.run("doctor", API_KEY_FILE=str(key))
+    assert done.returncode == 2
+    assert "[E_KEY]" in done.stderr
+
+
+def test_logs_of_one_rank_are_lines_that_name_it(box: Box) -> None:
+    box.run()
+    log = Path(box.record["folder"]) / "server.log"
+    with log.open("a") as file:
+        file.write("INFO rank 0 lockstep: zero\nINFO rank 1 lockstep: one\nbox:7:9 [1] NCCL WARN slow\n")
+    assert box.run("logs", "--rank", "1").stdout.splitlines() == ["INFO rank 1 lockstep: one", "box:7:9 [1] NCCL WARN slow"]
+    assert "zero" in box.run("logs").stdout
+
+
+def test_a_support_bundle_is_private_and_holds_settings_findings_and_logs(box: Box) -> None:
+    box.run()
+    done = box.run("support-bundle", HF_TOKEN=CANARY)
+    assert done.returncode == 0, done.stderr
+    (bundle,) = (box.root / "logs").glob("support-*.tar.gz")
+    assert stat.S_IMODE(bundle.stat().st_mode) == 0o600
+    with tarfile.open(bundle) as tar:
+        names = {name.removeprefix("support/") for name in tar.getnames()}
+        assert {"config.txt", "doctor.jsonl", "status.txt", "server.json", "health.json", "logs/server.log", "uname-a.txt"} <= names
+        findings = tar.extractfile("support/doctor.jsonl")
+        assert findings is not None
+        assert "I_AUTH" in codes(findings.read().decode())
+
+
+def test_uninstall_says_sizes_and_needs_a_yes(box: Box) -> None:
+    box.run()
+    assert box.run("uninstall", "--yes").returncode == 16
+    box.stop()
+    asked = box.run("uninstall")
+    assert asked.returncode == 2
+    assert "GiB" in asked.stdout
+    mine = box.home / ".cache/glm-5.3-flash/of-somebody-else"
+    mine.write_text("stays")
+    done = box.run("uninstall", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in mine.parent.iterdir()] == [mine.name]
+    assert not (box.root / ".state").exists()
+    assert box.archives() == []
+    assert (box.root / "start.sh").exists()
+
+
+def test_bash_completes_every_verb(box: Box) -> None:
+    script = box.run("completion").stdout
+    ask = f'{script}\nCOMP_WORDS=(./start.sh ""); COMP_CWORD=1; _glm_start; echo "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True, env={"PATH": os.environ["PATH"]})
+    assert set(VERBS) <= set(done.stdout.split())
+
+
+def test_a_setting_without_effect_is_named_with_its_reason(box: Box) -> None:
+    box.write(".env", "MASTER_PORT=29551\nTF_GLM_DENSE=bf16\nDENSE=fp8\n")
+    done = box.run("config")
+    assert "[W_NO_EFFECT] MASTER_PORT from .env line 1 (MASTER_PORT)" in done.stderr
+    assert "DENSE from .env line 3 counts, not .env line 2 (TF_GLM_DENSE)" in done.stderr
