@@ -42,6 +42,7 @@ from lockstep.run.capacity import free_bytes, needs, pool_pages
 from lockstep.run.exchange import listen, meet, part_ways
 from lockstep.run.kept import KeptSizes
 from lockstep.run.measure import measure_steps
+from lockstep.run.origin import origin
 from lockstep.run.placement import place_rank
 from lockstep.run.ranks import Ranks
 from lockstep.run.runner import Runner
@@ -58,6 +59,8 @@ EXCHANGE_SLACK_S = 30.0
 GIB = 1 << 30
 LAST_WORDS_S = 2.0
 WAIT_S = 60.0
+# An engine that ends has so long to send kept states to disk, then to finish writing; the front waits longer (`channel.client`).
+PUT_AWAY_S, SETTLE_S = 8.0, 3.0
 # The name torch's own launcher gives it; libraries look for it.
 RANKS_ON_HOST = "LOCAL_WORLD_SIZE"
 
@@ -85,6 +88,7 @@ class LastWords:
     def __init__(self, channel: ChildChannel) -> None:
         self._channel, self._lock, self._told = channel, threading.Lock(), False
         self.ranks: Ranks | None = None
+        self.spill: SpillFolder | None = None
 
     def end(self, cause: str, status: int) -> NoReturn:
         """Tell `cause` and exit at once, whatever the loop is doing."""
@@ -109,6 +113,9 @@ class LastWords:
             if not self._told:
                 self._channel.send(Failed(cause, code))
             self._told = True
+            # exact: what an engine kept before it found itself broken is served to nobody.
+            if self.spill:
+                self.spill.discard()
 
 
 def run_engine(options: ServingOptions, channel: ChildChannel) -> int:
@@ -127,10 +134,15 @@ def run_engine(options: ServingOptions, channel: ChildChannel) -> int:
     runner = LeadingRunner(loaded.runner, words.ranks, settings_digest(settings)) if words.ranks else loaded.runner
     watchdog = Watchdog(options.step_timeout, lambda cause: words.end(cause, EXIT_STALLED))
     scheduler = Scheduler(_limits(options, loaded), time.monotonic, loaded.kept)
+    if loaded.spill:
+        words.spill = loaded.spill
+        scheduler.kept.adopt(loaded.spill.take_over(options.ranks))
     ran = runner.ran if isinstance(runner, LeadingRunner) else tuple
     # Threads have their own number of compute threads and their own device.
     worker = ThreadPoolExecutor(1, "step", place_rank, (0,)) if options.loop == "overlapped" else None
-    loop = EngineLoop(channel, scheduler, WatchedRunner(runner, watchdog), options.state_hashes, ran=ran, worker=worker)
+    loop = EngineLoop(
+        channel, scheduler, WatchedRunner(runner, watchdog), options.state_hashes, ran=ran, worker=worker, put_away_s=PUT_AWAY_S
+    )
     told = (settings_digest(settings), *words.ranks.settings()) if words.ranks else ()
     channel.send(replace(_ready(options, loaded), rank_settings=told))
     try:
@@ -142,7 +154,7 @@ def run_engine(options: ServingOptions, channel: ChildChannel) -> int:
         if worker:
             worker.shutdown(wait=False)
         if loaded.spill:
-            loaded.spill.close()
+            loaded.spill.close(SETTLE_S)
     if words.ranks:
         words.ranks.leave()
         part_ways()
@@ -200,7 +212,7 @@ def _follow(options: ServingOptions, share: Share, channel: ChildChannel) -> Non
                 channel.send(follower.hash(message))
             case Leave():
                 if loaded.spill:
-                    loaded.spill.close()
+                    loaded.spill.close(SETTLE_S)
                 part_ways()
                 return
 
@@ -278,7 +290,8 @@ def load(options: ServingOptions, progress: Callable[[str, float], None], exchan
     slots = StateSlots(text, options.parallel, device, dtype, share=exchange.share)
     vocabulary = _used_vocabulary(options, text.vocab_size)
     drafting = load_drafting(options, Surroundings(checkpoint, model, vocabulary, pool.pages, options.parallel))
-    spill = SpillFolder(options.spill_dir, exchange.share.rank) if options.spill_dir else None
+    build = origin(options, _digest(options)) if options.spill_dir else ""
+    spill = SpillFolder(options.spill_dir, exchange.share.rank, build) if options.spill_dir else None
     runner = Runner(model, pool, slots, vocabulary, drafting.drafter, spill, tower)
     if drafting.unknown_costs:
         measure_steps(model, drafting.unknown_costs)

@@ -64,7 +64,8 @@ class EngineLoop:
     """Runs until it is told to shut down or its parent is gone.
 
     With a `worker`, a thread of its own for steps, the events of a step leave while the next one runs. Scheduler, channel and the order of
-    what is told stay with the caller's thread, so both ways plan and emit the same.
+    what is told stay with the caller's thread, so both ways plan and emit the same. At its end it takes `put_away_s` at most to send kept
+    prompt states to disk.
     """
 
     channel: Channel
@@ -74,6 +75,7 @@ class EngineLoop:
     clock: Callable[[], float] = time.monotonic
     ran: Callable[[], tuple[Ran, ...]] = tuple
     worker: Executor | None = None
+    put_away_s: float = 0.0
     counters: Counters = field(default_factory=Counters)
     _untold: list[RoundEvent] = field(default_factory=list)
     _deadline_s: float | None = None
@@ -84,6 +86,7 @@ class EngineLoop:
         while not self.channel.closed and not (self._is_idle and self._deadline_s is not None):
             self.turn()
         self._emit(self.scheduler.cancel_all())
+        self._put_away()
         self._report(idle=True, now=True)
 
     @property
@@ -132,6 +135,12 @@ class EngineLoop:
         if self._untold:
             self.channel.send(Round(tuple(self._untold)))
             self._untold = []
+
+    def _put_away(self) -> None:
+        """One state a step: the writers of all ranks keep up, and what was used last is safe first."""
+        until_s = self.clock() + self.put_away_s
+        while self.clock() < until_s and self.scheduler.kept.put_away():
+            self._execute(self.scheduler.plan())
 
     def _with_hashes(self, events: list[RoundEvent]) -> list[RoundEvent]:
         """Hashes are those of the states as they are now, so this comes before the next plan is run."""
@@ -187,6 +196,7 @@ class EngineLoop:
                 kept_hit_tokens_total=kept.totals.hit_tokens,
                 kept_evicted_total=kept.totals.evicted,
                 kept_spilled_total=kept.totals.spilled,
+                kept_returned_total=kept.totals.returned,
                 kept_lost_total=kept.totals.lost,
                 kept_waits_total=kept.totals.waits,
                 ranks=self.ran(),

@@ -19,6 +19,8 @@ from fixtures.keeping import Keeper
 from lockstep.cache import PAGE_TOKENS, StateSlots, TokenPool
 from lockstep.cache.spill import SpillFolder
 from lockstep.config.serving import ServingOptions
+from lockstep.core.grid import last_tile
+from lockstep.core.plan import Restore
 from lockstep.core.types import EngineRequest, Sampling
 from lockstep.draft.loader import Drafting, Surroundings, load_drafting
 from lockstep.model.glm import GlmModel
@@ -137,30 +139,72 @@ def test_an_identical_prompt_starts_at_once_whatever_its_sampling(ground: Ground
         assert ran == [0], "no prompt row is run"
 
 
+def from_disk_and_refilled(ground: Ground, length: int, drafter: str, folder: Path) -> None:
+    """A prompt from disk, from its end on disk, from what came back into memory, from another process's files, and refilled."""
+    wanted, point = ground.cold(length, GREEDY), last_tile(length)
+    spill = SpillFolder(folder, 0)
+    keeper = ground.keeper(drafter, spill=spill)
+    keeper.ask(branch(point) if point else request("a", length))
+    keeper.evict_all()
+    ground.scribble()
+    spill.settle()
+    assert keeper.kept.disk_bytes > 0
+    assert keeper.kept.memory_bytes == 0
+    check(keeper.ask(request("from disk", length)), wanted, point or length)
+    keeper.evict_all()
+    check(keeper.ask(request("end from disk", length)), wanted, length)
+    check(keeper.ask(request("end from memory", length)), wanted, length)
+    assert [restore.source < 0 for restore in restores(keeper)] == [True, True, False], "what came from disk stays in memory"
+    keeper.evict_all()
+    spill.close(30)
+    later = SpillFolder(folder, 0)
+    again = ground.keeper(drafter, spill=later)
+    again.kept.adopt(later.take_over(1))
+    ground.scribble()
+    check(again.ask(request("after a restart", length)), wanted, length)
+    for number in range(1, 99):
+        later.remove(number)
+    later.close()
+    forgetful = ground.keeper(drafter)
+    forgetful.ask(request("a", length))
+    forgetful.evict_all()
+    assert len(forgetful.kept) == 0
+    check(forgetful.ask(request("refilled", length)), wanted, 0)
+    check(forgetful.ask(request("at once", length)), wanted, length)
+
+
+def restores(keeper: Keeper) -> list[Restore]:
+    return [one.restore for plan in keeper.plans for one in plan.admissions if one.restore]
+
+
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_a_prompt_is_the_same_from_disk_and_after_everything_was_evicted(ground: Ground, drafter: str, tmp_path: Path):
-    spill = SpillFolder(tmp_path, 0)
-    for length in (65, 128, 161, 1000):
-        wanted = ground.cold(length, GREEDY)
-        keeper = ground.keeper(drafter, spill=spill)
-        keeper.ask(branch((length - 1) // PAGE_TOKENS * PAGE_TOKENS))
+    for length in SHORT:
+        from_disk_and_refilled(ground, length, drafter, tmp_path)
+
+
+@pytest.mark.parametrize(("length", "drafter"), [(4095, "dflash2"), (4096, "none"), (4097, "mtp")])
+def test_a_long_prompt_is_the_same_from_disk_and_after_everything_was_evicted(ground: Ground, length: int, drafter: str, tmp_path: Path):
+    from_disk_and_refilled(ground, length, drafter, tmp_path)
+
+
+def test_prompts_wait_for_a_state_that_is_being_read_and_share_what_came_back(ground: Ground, tmp_path: Path):
+    for broken in (False, True):
+        spill = SpillFolder(tmp_path, 0)
+        keeper = ground.keeper("mtp", spill=spill)
+        keeper.ask(branch(960))
         keeper.evict_all()
-        ground.scribble()
         spill.settle()
-        assert keeper.kept.disk_bytes > 0
-        assert keeper.kept.memory_bytes == 0
-        check(keeper.ask(request("from disk", length)), wanted, (length - 1) // PAGE_TOKENS * PAGE_TOKENS)
-        keeper.evict_all()
-        check(keeper.ask(request("end from disk", length)), wanted, length)
-        forgetful = ground.keeper(drafter)
-        forgetful.ask(request("a", length))
-        forgetful.evict_all()
-        assert len(forgetful.kept) == 0
-        check(forgetful.ask(request("refilled", length)), wanted, 0)
-        check(forgetful.ask(request("at once", length)), wanted, length)
+        if broken:
+            for path in tmp_path.glob("*.kept"):
+                path.write_bytes(path.read_bytes()[:-1])
+        replies = keeper.serve([(0, request(f"r{at}", 1000)) for at in range(3)])
+        assert {reply.bits for reply in replies.values()} == {ground.cold(1000, GREEDY)}
+        assert [reply.usage.cached_tokens for reply in replies.values()] == ([0, 1000, 1000] if broken else [960, 1000, 1000])
+        assert keeper.kept.totals.lost == broken
         for number in range(1, 99):
             spill.remove(number)
-    spill.close()
+        spill.close()
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,20 +104,66 @@ def test_a_disk_that_takes_no_more_is_named_and_leaves_no_half_file(folder: Spil
     assert same(folder.read(1), tensors(1)), "the writer goes on when there is room again"
 
 
-def test_what_an_earlier_process_left_is_removed_and_two_processes_do_not_share(tmp_path: Path):
+def two_ranks(folder: Path, build: str = "b") -> tuple[SpillFolder, SpillFolder]:
+    return SpillFolder(folder, 0, build), SpillFolder(folder, 1, build)
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path: Path):
     first = SpillFolder(tmp_path, 0)
     with pytest.raises(SpillError, match="in use by another server"):
         SpillFolder(tmp_path, 0)
-    other_rank = SpillFolder(tmp_path, 1)
-    other_rank.write(5, tensors(5))
-    other_rank.settle()
     first.close()
-    (tmp_path / "rank0-7.kept").write_bytes(b"left")
-    again = SpillFolder(tmp_path, 0)
-    assert not (tmp_path / "rank0-7.kept").exists()
-    assert same(other_rank.read(5), tensors(5))
-    again.close()
-    other_rank.close()
+    SpillFolder(tmp_path, 0).close()
+
+
+def test_a_later_process_takes_over_what_all_ranks_have_whole_and_removes_the_rest(tmp_path: Path):
+    written = two_ranks(tmp_path)
+    for number, label in ((3, "three"), (8, "eight"), (5, "five"), (6, "cut"), (7, "other")):
+        for rank, spill in enumerate(written):
+            spill.write(number, tensors(10 * number + rank), label if number != 7 else f"{label} {rank}")
+    written[0].write(9, tensors(9), "on one rank only")
+    for spill in written:
+        spill.close(30)
+    for rank in (0, 1):
+        for at, number in enumerate((8, 3, 5, 6, 7)):
+            os.utime(tmp_path / f"rank{rank}-{number}.kept", (at, at))
+    cut = tmp_path / "rank1-6.kept"
+    cut.write_bytes(cut.read_bytes()[:-1])
+    (tmp_path / "rank0-2.kept").write_bytes(b"left")
+    (tmp_path / "rank1-4.part").write_bytes(b"half")
+    ranks = two_ranks(tmp_path)
+    size = (tmp_path / "rank0-3.kept").stat().st_size
+    found = ranks[0].take_over(2)
+    assert [(one.kept, one.label) for one in found] == [(8, "eight"), (3, "three"), (5, "five")]
+    assert found[1].size_bytes == size
+    names = {f"rank{rank}-{number}.kept" for rank in (0, 1) for number in (3, 5, 8)}
+    assert {path.name for path in tmp_path.glob("rank*-*")} == names
+    assert all(same(spill.read(5), tensors(50 + rank)) for rank, spill in enumerate(ranks))
+    for spill in ranks:
+        spill.close()
+
+
+def test_files_of_another_build_or_number_of_ranks_are_removed(tmp_path: Path):
+    for build, ranks in (("other", 2), ("b", 1)):
+        for spill in two_ranks(tmp_path):
+            spill.write(1, tensors(1), "one")
+            spill.close(30)
+        (later := SpillFolder(tmp_path, 0, build)).take_over(ranks)
+        assert not list(tmp_path.glob("rank*-*"))
+        later.close()
+
+
+def test_what_still_waits_when_the_process_ends_is_given_up_and_an_engine_that_broke_leaves_nothing(tmp_path: Path):
+    ranks = two_ranks(tmp_path)
+    for spill in ranks:
+        spill.write(1, tensors(1), "one")
+        spill.settle()
+    ranks[1].close()
+    ranks[0].write(2, tensors(2), "two")
+    ranks[0].discard()
+    assert not list(tmp_path.glob("rank*-1.kept"))
+    ranks[0].close(30)
+    assert not list(tmp_path.glob("rank*-*"))
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.core.plan import StepPlan, StepResult
+from lockstep.core.plan import Spill, Spilled, StepPlan, StepResult
 from lockstep.core.types import EngineRequest, Picture, Sampling
 from lockstep.sched import KeptLimits, Scheduler, SchedulerLimits
 from lockstep.sched.kept import KeptPrompts
@@ -52,6 +52,7 @@ class Keeping:
         """What a runner would do; asserts that it could."""
         for spill in plan.spills:
             self.memory.remove(spill.kept)
+            assert bool(spill.pages) == (spill.kept not in self.disk), "what is on disk already is not written again"
             self.disk.add(spill.kept)
         for number in plan.drops:
             assert number in self.memory | self.disk | self.never_made
@@ -64,6 +65,9 @@ class Keeping:
                 assert restore.kept in (self.memory if restore.source >= 0 else self.disk)
                 if restore.source < 0 and self.draws.random() < 0.3:
                     lost.append(admission.request.id)
+                elif restore.stays:
+                    assert restore.source < 0
+                    self.memory.add(restore.kept)
                 assert restore.source not in admission.pages, "the page with the last row is a copy"
         for piece in plan.prompts:
             if piece.keep and piece.request_id not in lost:
@@ -76,7 +80,7 @@ class Keeping:
     def check(self, limits: KeptLimits) -> None:
         kept = self.scheduler.kept
         # States that turned out to be lost leave the runner with the next plan.
-        assert 0 <= len(self.memory) + len(self.disk) - len(kept) <= self.scheduler.running
+        assert 0 <= len(self.memory | self.disk) - len(kept) <= self.scheduler.running
         assert kept.memory_bytes <= limits.budget_bytes
         assert kept.disk_bytes <= limits.spill_bytes
 
@@ -116,6 +120,7 @@ def test_whatever_arrives_ends_leaves_and_is_evicted_no_page_is_lost(seed: int, 
     assert ours.scheduler.kept.make_room(PAGES), "kept states give every page back"
     ours.step()
     assert not ours.memory
+    assert ours.scheduler.kept.memory_bytes == 0
     assert len(ours.disk) == len(ours.scheduler.kept)
     assert ours.scheduler.kept.idle_pages == 0
 
@@ -202,6 +207,79 @@ def test_a_state_the_plan_under_way_uses_is_not_evicted():
     index.kept.restore(state)
     assert index.keep(trace(100, 65), 64) == 0
     assert index.keep(trace(100, 65), 64) > number, "in the next plan it may"
+
+
+def spilling(**limits: float) -> Index:
+    return Index(**{"budget_bytes": 20, "page_bytes": 1, "spill_bytes": 33} | limits)
+
+
+def spilled(index: Index) -> list[Spill]:
+    """What the next plan would send to disk."""
+    return list(index.kept.take_orders()[0])
+
+
+def test_a_state_from_disk_is_in_memory_again_and_the_least_recently_used_makes_way():
+    index = spilling()
+    numbers = [index.keep(trace(start, 65), 64) for start in (100, 200, 300)]
+    first = index.kept.find(trace(100, 65))
+    assert first is not None
+    assert (first.number, first.in_memory, index.kept.disk_bytes) == (numbers[0], False, 11)
+    assert index.kept.restore(first).source == -1
+    pages = index.pages.take(1)
+    assert index.kept.bring_back(first, pages)
+    assert index.kept.is_arriving(first), "nobody else may begin from it before it is read"
+    (out,) = spilled(index)
+    assert (out.kept, first.in_memory, index.kept.memory_bytes) == (numbers[1], True, 20)
+    assert not index.kept.is_arriving(first)
+    assert index.kept.restore(first).source == pages[0]
+    index.kept.take_orders()
+    index.keep(trace(400, 65), 64)
+    index.pages.give_back(pages)
+    index.kept.make_room(99)
+    assert [spill for spill in spilled(index) if spill.kept == first.number] == [Spill(first.number)], "its file is still there"
+
+
+def test_states_that_are_in_use_leave_no_room_for_one_from_disk():
+    index = spilling(budget_bytes=10)
+    index.keep(trace(100, 65), 64)
+    number = index.keep(trace(200, 65), 64)
+    one, two = (index.kept.find(trace(start, 65)) for start in (100, 200))
+    assert one is not None
+    assert two is not None
+    index.kept.restore(two)
+    index.kept.restore(one)
+    assert not index.kept.bring_back(one, index.pages.take(1))
+    assert (two.number, two.in_memory, one.in_memory) == (number, True, False)
+
+
+def test_what_is_on_disk_is_found_by_the_next_server_oldest_dropped_first():
+    index, labels = spilling(spill_bytes=99), list[Spilled]()
+    for one, tokens in ((trace(100, 65), 64), (trace(200, 66, "b"), 66), (trace(500, 300, marks=(70,)), 64)):
+        index.keep(one, tokens)
+        assert index.kept.put_away()
+        labels += [Spilled(spill.kept, spill.label, 11) for spill in spilled(index)]
+    assert not index.kept.put_away()
+    later = spilling(spill_bytes=30)
+    later.kept.adopt(labels)
+    assert later.kept.take_orders() == ((), (1,))
+    assert (len(later.kept), later.kept.disk_bytes) == (2, 22)
+    assert later.kept.find(trace(100, 65)) is None
+    end, system = later.kept.find(trace(200, 66, "b")), later.kept.find(trace(500, 65))
+    assert end is not None
+    assert system is not None
+    assert (end.number, end.tokens, end.at_end, end.lasting) == (2, 66, True, False)
+    assert (system.number, system.tokens, system.at_end, system.lasting) == (3, 64, False, True)
+    assert later.keep(trace(900, 65), 64) == 4, "numbers of files are not given again"
+
+
+def test_a_server_that_ends_sends_what_was_used_last_first_and_never_a_newer_one_away():
+    index = spilling(budget_bytes=50, spill_bytes=22)
+    numbers = [index.keep(trace(start, 65), 64) for start in (100, 200, 300, 400)]
+    while index.kept.put_away():
+        pass
+    spills, drops = index.kept.take_orders()
+    assert [spill.kept for spill in spills] == numbers[:1:-1]
+    assert sorted(drops) == numbers[:2]
 
 
 def test_a_state_larger_than_the_budget_is_never_made():

@@ -1,4 +1,4 @@
-"""Saved memory on disk, one file each, verified when read. Serves one process: what an earlier one left in the folder is removed.
+"""Saved memory on disk, one file each, verified when read. Files outlive the process: a later one of the same build takes them over.
 
 Knows neither what the tensors mean nor who wants them back.
 """
@@ -7,21 +7,27 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import logging
 import os
+import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from lockstep.cache.saved import Saved
 from lockstep.core.errors import LockstepError
+from lockstep.core.plan import Spilled
 
-_DIGEST_BYTES = 32
+_DIGEST_BYTES, _LENGTH_BYTES, _MOST_HEAD_BYTES = 32, 4, 1 << 16
 _MOST_WAITING = 4
+_NAME = re.compile(r"rank(\d+)-(\d+)\.kept")
 
 log = logging.getLogger("lockstep.spill")
 
@@ -30,51 +36,84 @@ class SpillError(LockstepError):
     """Memory that cannot be had back, or a folder that cannot be used."""
 
 
-class SpillFolder:
-    """Files `rank<r>-<number>.kept` of one rank: the SHA-256 of number and content, then the tensors. Only their owner may read them.
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What the head of a whole file says, and when it was last used."""
 
-    Raises SpillError if the folder cannot be made or another process uses it.
+    label: str
+    size_bytes: int
+    used_ns: int
+
+
+class SpillFolder:
+    """Files `rank<r>-<number>.kept` of one rank, each with a label for whoever looks for it. Only their owner may read them.
+
+    A file is the SHA-256 of the rest, the length of its head, the head (JSON: build, number, label, bytes of tensors), the tensors.
+    `build` names all that decides their bits and shapes. Raises SpillError if the folder cannot be made or another process uses it.
     """
 
-    def __init__(self, folder: Path, rank: int) -> None:
-        self._folder, self._rank = folder, rank
+    def __init__(self, folder: Path, rank: int, build: str = "") -> None:
+        self._folder, self._rank, self._build = folder, rank, build
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock_file = (folder / f"rank{rank}.lock").open("w")
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for leftover in folder.glob(f"rank{rank}-*"):
-                leftover.unlink()
         except BlockingIOError:
             raise SpillError(f"--spill-dir {folder} is in use by another server; needed: a folder of its own") from None
         except OSError as error:
             raise SpillError(f"--spill-dir {folder}: {error.strerror}; needed: a folder this user may write to") from None
-        self._waiting: dict[int, Saved] = {}
+        self._waiting: dict[int, tuple[str, Saved]] = {}
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._write_all, name="spill", daemon=True)
         self._thread.start()
 
-    def write(self, number: int, tensors: Saved) -> None:
+    def take_over(self, ranks: int) -> tuple[Spilled, ...]:
+        """What earlier processes of this build left on every one of `ranks` ranks, least recently used first; all else is removed.
+
+        For rank 0, before any rank writes. Content is verified when it is read.
+        """
+        found: dict[int, dict[int, _Found]] = {}
+        for path in self._folder.glob("rank*-*"):
+            name = _NAME.fullmatch(path.name)
+            if name and (head := self._look(path, int(name[2]))):
+                found.setdefault(int(name[2]), {})[int(name[1])] = head
+        whole = {
+            number: parts[0]
+            for number, parts in found.items()
+            if set(parts) == set(range(ranks)) and len({part.label for part in parts.values()}) == 1
+        }
+        self._remove({self._path(number, rank) for number in whole for rank in range(ranks)})
+        order = sorted(whole, key=lambda number: whole[number].used_ns)
+        return tuple(Spilled(number, whole[number].label, whole[number].size_bytes) for number in order)
+
+    def write(self, number: int, tensors: Saved, label: str = "") -> None:
         """Write in the background. A failure is logged; reading then fails. Waits while too many others are still being written."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._waiting) < _MOST_WAITING)
-            self._waiting[number] = tensors
+            self._waiting[number] = label, tensors
             self._changed.notify_all()
 
     def read(self, number: int) -> Saved:
         """What was written under `number`, bit for bit. Raises SpillError if it is missing or not what was written."""
         with self._changed:
             if number in self._waiting:
-                return self._waiting[number]
+                return self._waiting[number][1]
         path = self._path(number)
         try:
-            content = path.read_bytes()
+            with path.open("rb") as file:
+                digest, start = file.read(_DIGEST_BYTES), _read_head(file)
+                content = file.read()
+            os.utime(path)
         except OSError as error:
             raise SpillError(f"kept state {path} cannot be read ({error.strerror}); its prompt is computed again") from None
-        if content[:_DIGEST_BYTES] != _digest(number, content[_DIGEST_BYTES:]):
+        if digest != _digest(start, content):
             raise SpillError(f"kept state {path} is not what was written (SHA-256 differs); its prompt is computed again")
+        head = json.loads(start[_LENGTH_BYTES:])
+        if (head["number"], head["build"]) != (number, self._build):
+            raise SpillError(f"kept state {path} is not what was written (another state or build); its prompt is computed again")
         try:
-            return load(content[_DIGEST_BYTES:])
+            return load(content)
         except SafetensorError as error:
             raise SpillError(f"kept state {path} has no tensors in it ({error}); its prompt is computed again") from None
 
@@ -85,23 +124,50 @@ class SpillFolder:
             self._path(number).unlink(missing_ok=True)
             self._changed.notify_all()
 
-    def settle(self) -> None:
-        """Return when everything is written or has failed."""
+    def settle(self, limit_s: float | None = None) -> None:
+        """Return when everything is written or has failed, or after `limit_s`."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._waiting)
+            self._changed.wait_for(lambda: not self._waiting, limit_s)
 
-    def close(self) -> None:
-        """Stop writing and remove all files; the folder may be used by another process."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+    def close(self, limit_s: float = 0.0) -> None:
+        """Write what waits for `limit_s` at most, then let go of the folder. Files stay for the next process."""
+        self.settle(limit_s)
+        self._stop()
         self._thread.join()
-        for path in self._folder.glob(f"rank{self._rank}-*"):
-            path.unlink(missing_ok=True)
         self._lock_file.close()
 
-    def _path(self, number: int) -> Path:
-        return self._folder / f"rank{self._rank}-{number}.kept"
+    def discard(self) -> None:
+        """Remove the files of all ranks, at once: whoever wrote them is not to be trusted. The others have ended."""
+        self._stop()
+        with suppress(OSError):
+            self._remove(set())
+
+    def _stop(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def _remove(self, spared: set[Path]) -> None:
+        for path in self._folder.glob("rank*-*"):
+            if path not in spared:
+                path.unlink(missing_ok=True)
+
+    def _path(self, number: int, rank: int | None = None) -> Path:
+        return self._folder / f"rank{self._rank if rank is None else rank}-{number}.kept"
+
+    def _look(self, path: Path, number: int) -> _Found | None:
+        """The head of a file, if it is whole and of this build."""
+        try:
+            with path.open("rb") as file:
+                file.seek(_DIGEST_BYTES)
+                start, stat = _read_head(file), os.fstat(file.fileno())
+            head = json.loads(start[_LENGTH_BYTES:])
+            size_bytes = _DIGEST_BYTES + len(start) + head["bytes"]
+            is_ours = (head["number"], head["build"], size_bytes) == (number, self._build, stat.st_size)
+            return _Found(str(head["label"]), stat.st_size, stat.st_mtime_ns) if is_ours else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
     def _write_all(self) -> None:
         while True:
@@ -109,32 +175,47 @@ class SpillFolder:
                 self._changed.wait_for(lambda: self._waiting or self._closed)
                 if self._closed:
                     return
-                number, tensors = next(iter(self._waiting.items()))
-            with self._finishing(number):
+                number, (label, tensors) = next(iter(self._waiting.items()))
+            with self._finishing(number) as path:
                 content = save(tensors)
-                _write(self._path(number), _digest(number, content) + content)
+                head = {"build": self._build, "number": number, "label": label, "bytes": len(content)}
+                _write(path, json.dumps(head).encode(), content)
 
     @contextmanager
-    def _finishing(self, number: int) -> Iterator[None]:
-        """Whatever comes of it, `number` no longer waits; a file that is not whole, or no longer wanted, is removed."""
-        path, failed = self._path(number), True
+    def _finishing(self, number: int) -> Iterator[Path]:
+        """A place to write to. Whatever comes of it, `number` no longer waits; a file that is not whole, or not wanted, is removed."""
+        part, written = self._path(number).with_suffix(".part"), False
         try:
-            yield
-            failed = False
+            yield part
+            written = True
         except OSError as error:
-            log.warning("kept state %s was not written (%s); its prompt is computed again when it is asked for", path, error.strerror)
+            log.warning(
+                "kept state %s was not written (%s); its prompt is computed again when it is asked for", self._path(number), error.strerror
+            )
         finally:
             with self._changed:
                 wanted = self._waiting.pop(number, None) is not None
-                if failed or not wanted:
-                    path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    if written and wanted:
+                        part.replace(self._path(number))
+                    part.unlink(missing_ok=True)
                 self._changed.notify_all()
 
 
-def _digest(number: int, content: bytes) -> bytes:
-    return hashlib.sha256(b"%d " % number + content).digest()
+def _read_head(file: BinaryIO) -> bytes:
+    """Length and head as they stand in the file, whatever they are worth."""
+    length = file.read(_LENGTH_BYTES)
+    return length + file.read(min(int.from_bytes(length, "little"), _MOST_HEAD_BYTES))
 
 
-def _write(path: Path, content: bytes) -> None:
+def _digest(start: bytes, content: bytes) -> bytes:
+    digest = hashlib.sha256(start)
+    digest.update(content)
+    return digest.digest()
+
+
+def _write(path: Path, head: bytes, content: bytes) -> None:
+    start = len(head).to_bytes(_LENGTH_BYTES, "little") + head
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(content)
+        for piece in (_digest(start, content), start, content):
+            file.write(piece)

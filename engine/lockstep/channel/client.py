@@ -38,8 +38,8 @@ class EngineClient:
     An engine with work that is not heard for `stall_limit_s` is killed: one that can still act ends by itself before, with better words.
     """
 
-    def __init__(self, command: Sequence[str], stall_limit_s: float | None = None) -> None:
-        self._command, self._stall_limit_s = list(command), stall_limit_s
+    def __init__(self, command: Sequence[str], stall_limit_s: float | None = None, kill_after_s: float = KILL_AFTER_S) -> None:
+        self._command, self._stall_limit_s, self._kill_after_s = list(command), stall_limit_s, kill_after_s
         self._streams: dict[str, asyncio.Queue[_Item]] = {}
         self.state = EngineState.LOADING
         self.cause = self.code = ""
@@ -112,13 +112,13 @@ class EngineClient:
             self._send(Cancel(request_id))
 
     async def shutdown(self, deadline_s: float) -> None:
-        """Let running requests finish until the deadline, then end the process; kills it if it has not ended `KILL_AFTER_S` later.
+        """Let running requests finish until the deadline, then end the process; kills it if it has not ended `kill_after_s` later.
 
         An engine that is still loading has nothing to finish and is killed at once.
         """
         if self._process is None:
             return
-        loading, grace_s = self.state is EngineState.LOADING, deadline_s + KILL_AFTER_S
+        loading, grace_s = self.state is EngineState.LOADING, deadline_s + self._kill_after_s
         if self.state is not EngineState.DEAD:
             self.state = EngineState.DRAINING
             self._send(Shutdown(deadline_s))

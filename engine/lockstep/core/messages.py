@@ -102,6 +102,7 @@ class Snapshot:
     pauses_total: int = 0
     waiting_tokens: int = 0
     retry_after_s: int = 1
+    kept_returned_total: int = 0
 
 
 ToEngine = Submit | Cancel | Shutdown

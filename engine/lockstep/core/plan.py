@@ -12,20 +12,34 @@ class Restore:
     """Begin a prompt behind its first `tokens` tokens, from kept state `kept`.
 
     The request's pages but the one with the last of these tokens are the state's own; that one is private and gets what page `source`
-    holds. Is `source` -1, the state is on disk and all pages are private.
+    holds. Is `source` -1, the state is on disk and all pages are the request's; if it `stays`, the state is in memory from here on and owns
+    them too.
     """
 
     kept: int
     tokens: int
     source: int = -1
+    stays: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Spill:
-    """Write kept state `kept`, whose tokens lie in `pages`, to disk. Its pages are already free for `admissions`."""
+    """Take kept state `kept`, whose tokens lie in `pages`, out of memory and write it to disk with `label`. Its pages are already free
+    for `admissions`. Without pages it is on disk already.
+    """
 
     kept: int
-    pages: tuple[int, ...]
+    pages: tuple[int, ...] = ()
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Spilled:
+    """A kept state that an earlier engine left on disk: its number, the label it was written with, its bytes."""
+
+    kept: int
+    label: str
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

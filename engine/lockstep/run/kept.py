@@ -19,7 +19,7 @@ from lockstep.core.grid import last_tile, pages_of
 from lockstep.core.plan import Restore, Spill
 from lockstep.draft.stream import Stream
 from lockstep.layers.exchange import Exchange
-from lockstep.run.memory import StreamMemory
+from lockstep.run.memory import PAGES, StreamMemory
 
 log = logging.getLogger("lockstep.kept")
 
@@ -54,15 +54,18 @@ class KeptStates:
         self._held[number] = saved if logits is None else saved | {"logits": host_copy(logits)}
 
     def spill(self, orders: tuple[Spill, ...]) -> None:
-        """Hand states and their pages to the writer."""
+        """Let states go; those not on disk yet are handed to the writer with their pages."""
         for order in orders:
-            assert self._spill is not None
-            self._spill.write(order.kept, self._held.pop(order.kept) | self._memory.save_pages(list(order.pages)))
+            saved = self._held.pop(order.kept)
+            if order.pages:
+                assert self._spill is not None
+                self._spill.write(order.kept, saved | self._memory.save_pages(list(order.pages)), order.label)
 
     def drop(self, numbers: tuple[int, ...]) -> None:
         """Forget states, wherever they are."""
         for number in numbers:
-            if self._held.pop(number, None) is None and self._spill is not None:
+            self._held.pop(number, None)
+            if self._spill is not None:
                 self._spill.remove(number)
 
     def begin(self, stream: Stream, restore: Restore) -> LastTile | None:
@@ -77,6 +80,8 @@ class KeptStates:
             self._memory.restore_pages(stream.sequence.pages[:held], saved)
         self._memory.restore_state(stream, saved)
         stream.sequence.length = restore.tokens
+        if restore.stays:
+            self._held[restore.kept] = {name: values for name, values in saved.items() if not name.startswith(f"{PAGES}.")}
         return LastTile(saved["taps"].to(self._memory.device), saved.get("logits"))
 
     def _read(self, number: int) -> Saved | None:

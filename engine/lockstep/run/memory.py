@@ -15,6 +15,9 @@ from lockstep.cache.saved import part, size_bytes, under
 from lockstep.core.grid import pages_of
 from lockstep.draft.stream import Drafter, Stream
 
+# What lies in pages has names under this one.
+PAGES = "pages"
+
 
 @dataclass(frozen=True, slots=True)
 class SavedStream:
@@ -30,7 +33,7 @@ class SavedStream:
 
     def state_hash(self) -> str:
         """Hash of the committed state, see `cache.state_hash`."""
-        return saved_hash(self.length, part(self.tensors, "slot"), part(self.tensors, "pages.trunk"))
+        return saved_hash(self.length, part(self.tensors, "slot"), part(self.tensors, f"{PAGES}.trunk"))
 
 
 class StreamMemory:
@@ -87,14 +90,14 @@ class StreamMemory:
         """What `pages` hold, of every pool."""
         tensors: Saved = {}
         for name, pool in self._pools.items():
-            tensors |= under(f"pages.{name}", pool.save(pages))
+            tensors |= under(f"{PAGES}.{name}", pool.save(pages))
         return tensors
 
     @torch.inference_mode()
     def restore_pages(self, pages: list[int], saved: Saved) -> None:
         """Write what `save_pages` returned."""
         for name, pool in self._pools.items():
-            pool.restore(pages, part(saved, f"pages.{name}"))
+            pool.restore(pages, part(saved, f"{PAGES}.{name}"))
 
     @torch.inference_mode()
     def copy_page(self, source: int, target: int) -> None:

@@ -6,12 +6,13 @@ from it shares all of them but the last, which it gets a copy of, because a draf
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from lockstep.core.grid import TILE
-from lockstep.core.plan import Restore, Spill
+from lockstep.core.plan import Restore, Spill, Spilled
 from lockstep.sched.ledger import Ledger
 from lockstep.sched.trace import Key, Trace
 
@@ -41,7 +42,10 @@ class KeptLimits:
 
 @dataclass(slots=True, eq=False)
 class KeptState:
-    """One state. `pages` is empty once it is on disk; `used` counts up with every use; `at_end` if it has the last row's logits."""
+    """One state, in memory, on disk or both. `size_bytes` are those in memory, without its `pages`, which are none if it is on disk only.
+
+    `used` counts up with every use; `at_end` if it has the last row's logits.
+    """
 
     number: int
     namespace: str
@@ -54,7 +58,18 @@ class KeptState:
     used: int = 0
     hits: int = 0
     superseded: bool = False
-    on_disk: bool = False
+    disk_bytes: int = 0
+
+    @property
+    def in_memory(self) -> bool:
+        """True if the runner holds it; False if it must be read first."""
+        return bool(self.pages)
+
+    @property
+    def label(self) -> str:
+        """What the index must know to find it again, as text."""
+        digest, rest = self.key
+        return json.dumps([self.namespace, digest.hex(), rest, self.tokens, self.at_end, self.lasting])
 
 
 @dataclass(slots=True)
@@ -66,17 +81,21 @@ class KeptTotals:
     made: int = 0
     evicted: int = 0
     spilled: int = 0
+    returned: int = 0
     lost: int = 0
     waits: int = 0
 
 
 @dataclass(slots=True)
 class _Orders:
-    """What the next plan must tell the runner, and the states it may not touch because the same plan uses them."""
+    """What the next plan must tell the runner, and the states it may not touch because the same plan uses them; `arriving` ones are read
+    from disk by it.
+    """
 
     spills: list[Spill] = field(default_factory=list)
     drops: list[int] = field(default_factory=list)
     in_use: dict[int, KeptState] = field(default_factory=dict)
+    arriving: set[int] = field(default_factory=set)
 
 
 class KeptPrompts:
@@ -109,6 +128,30 @@ class KeptPrompts:
         """Pages only kept states own: those that `make_room` can free."""
         return self._pages.idle
 
+    def adopt(self, found: Iterable[Spilled]) -> None:
+        """Know states of an earlier engine, least recently used first. What there is no room for is dropped from disk."""
+        for one in found:
+            namespace, digest, rest, tokens, at_end, lasting = json.loads(one.label)
+            size_bytes = self._size(at_end)
+            key = (bytes.fromhex(digest), tuple(rest))
+            state = KeptState(one.kept, namespace, key, tokens, (), size_bytes, at_end, lasting, disk_bytes=one.size_bytes)
+            self._numbers = max(self._numbers, one.kept)
+            self._touch(state)
+            if not self.limits.on or key in self._states or not self._make_room_on_disk(one.size_bytes, state.used):
+                self._orders.drops.append(one.kept)
+                continue
+            self._enter(state)
+            self._disk_bytes += state.disk_bytes
+
+    def put_away(self) -> bool:
+        """Let one more state go to disk, those used last first; False if none is left that may. For an engine that ends."""
+        waiting = [state for state in self._movable() if not state.superseded]
+        state = max(waiting, key=lambda state: state.used, default=None)
+        if state is None or not self.limits.spill_bytes:
+            return False
+        self._evict(state)
+        return True
+
     def find(self, trace: Trace) -> KeptState | None:
         """The longest state a prompt can begin from: its end if that is kept, else a whole number of tiles before its last token."""
         if not self.limits.on:
@@ -134,7 +177,20 @@ class KeptPrompts:
         # A second prompt went on from here, so it is no mere step of one conversation.
         state.superseded &= state.hits < 2
         self._orders.in_use[state.number] = state
-        return Restore(state.number, state.tokens, -1 if state.on_disk else state.pages[-1])
+        return Restore(state.number, state.tokens, state.pages[-1] if state.in_memory else -1)
+
+    def bring_back(self, state: KeptState, pages: tuple[int, ...]) -> bool:
+        """Have a state on disk that a prompt begins from in memory again, with the `pages` of that prompt; False if there is no room."""
+        self.totals.returned += 1
+        if not self._make_room_bytes(state.size_bytes):
+            return False
+        self._own(state, pages)
+        self._orders.arriving.add(state.number)
+        return True
+
+    def is_arriving(self, state: KeptState) -> bool:
+        """True if the plan under way reads the state from disk, which may fail."""
+        return state.number in self._orders.arriving
 
     def shared_pages(self, state: KeptState) -> tuple[int, ...]:
         """Pages a prompt that begins from `state` uses as they are."""
@@ -147,15 +203,16 @@ class KeptPrompts:
         if old and (old.at_end or not at_end):
             self._touch(old)
             return 0
-        size_bytes = self.limits.state_bytes + (self.limits.logits_bytes if at_end else 0)
+        size_bytes = self._size(at_end)
         if (old and old.number in self._orders.in_use) or not self._make_room_bytes(size_bytes):
             return 0
         if old and key in self._states:
             self._drop(old)
         self._numbers += 1
         lasting = tokens in trace.marks[:1]
-        state = KeptState(self._numbers, trace.namespace, key, tokens, pages, size_bytes, at_end, lasting)
-        self._own(state)
+        state = KeptState(self._numbers, trace.namespace, key, tokens, (), size_bytes, at_end, lasting)
+        self._enter(state)
+        self._own(state, pages)
         self._supersede(trace, tokens)
         self._touch(state)
         self._orders.in_use[state.number] = state
@@ -225,7 +282,7 @@ class KeptPrompts:
         )
 
     def _movable(self) -> Iterator[KeptState]:
-        return (state for state in self._states.values() if not state.on_disk and state.number not in self._orders.in_use)
+        return (state for state in self._states.values() if state.in_memory and state.number not in self._orders.in_use)
 
     def _frees(self, state: KeptState) -> bool:
         """Prefixes share pages from the front, so a state that owns any page alone owns its last one alone."""
@@ -233,47 +290,54 @@ class KeptPrompts:
 
     def _evict(self, state: KeptState) -> None:
         self.totals.evicted += 1
-        if state.superseded or not self._make_room_on_disk(self._size_on_disk(state)):
+        size_bytes = state.size_bytes + len(state.pages) * self.limits.page_bytes
+        if state.superseded or not (state.disk_bytes or self._make_room_on_disk(size_bytes, state.used)):
             self._drop(state)
             return
-        self._orders.spills.append(Spill(state.number, state.pages))
-        self.totals.spilled += 1
+        if state.disk_bytes:
+            self._orders.spills.append(Spill(state.number))
+        else:
+            self._orders.spills.append(Spill(state.number, state.pages, state.label))
+            self.totals.spilled += 1
+            state.disk_bytes = size_bytes
+            self._disk_bytes += size_bytes
         self._disown(state)
-        state.size_bytes, state.on_disk = self._size_on_disk(state), True
-        state.pages = ()
-        self._disk_bytes += state.size_bytes
 
-    def _size_on_disk(self, state: KeptState) -> int:
-        return state.size_bytes + len(state.pages) * self.limits.page_bytes
-
-    def _make_room_on_disk(self, size_bytes: int) -> bool:
+    def _make_room_on_disk(self, size_bytes: int, used: int) -> bool:
+        """Drop what is on disk only and was used before `used` until `size_bytes` fit."""
         while self._disk_bytes + size_bytes > self.limits.spill_bytes:
-            movable = (state for state in self._states.values() if state.on_disk and state.number not in self._orders.in_use)
-            state = min(movable, key=lambda state: state.used, default=None)
+            known = (state for state in self._states.values() if not state.in_memory and state.used < used)
+            state = min((state for state in known if state.number not in self._orders.in_use), key=lambda state: state.used, default=None)
             if state is None:
                 return False
             self._drop(state)
         return True
+
+    def _size(self, at_end: bool) -> int:
+        return self.limits.state_bytes + (self.limits.logits_bytes if at_end else 0)
+
+    def _enter(self, state: KeptState) -> None:
+        self._states[state.key] = state
+        self._by_tile.setdefault(state.key[0], []).append(state)
 
     def _drop(self, state: KeptState) -> None:
         del self._states[state.key]
         self._by_tile[state.key[0]].remove(state)
         if not self._by_tile[state.key[0]]:
             del self._by_tile[state.key[0]]
-        if state.on_disk:
-            self._disk_bytes -= state.size_bytes
-        else:
+        self._disk_bytes -= state.disk_bytes
+        if state.in_memory:
             self._disown(state)
         self._orders.drops.append(state.number)
 
-    def _own(self, state: KeptState) -> None:
-        self._states[state.key] = state
-        self._by_tile.setdefault(state.key[0], []).append(state)
+    def _own(self, state: KeptState, pages: tuple[int, ...]) -> None:
+        state.pages = pages
         self._bytes[state.namespace] += state.size_bytes
-        self._pages.keep(state.pages)
+        self._pages.keep(pages)
 
     def _disown(self, state: KeptState) -> None:
         self._bytes[state.namespace] -= state.size_bytes
         if not self._bytes[state.namespace]:
             del self._bytes[state.namespace]
         self._pages.let_go(state.pages)
+        state.pages = ()

@@ -17,7 +17,7 @@ from lockstep.sched.trace import Trace
 
 @dataclass(slots=True)
 class PromptWork:
-    """A prompt between submit and first reply token. `done` of its tokens are committed, the first `cached` of them from state `restored`.
+    """A prompt between submit and first reply token. `done` of its tokens are committed, the first `cached` of them from a kept state.
 
     `points` are the lengths behind `done` at which a state is to be kept, ascending.
     """
@@ -26,7 +26,6 @@ class PromptWork:
     trace: Trace
     done: int = 0
     cached: int = 0
-    restored: int = 0
     points: list[int] = field(default_factory=list)
     has_waited: bool = False
 
@@ -48,10 +47,14 @@ class PromptReuse:
         self.kept = kept
 
     def must_wait(self, work: PromptWork, running: Iterable[PromptWork]) -> bool:
-        """True if a prompt under way will soon leave a longer common prefix than any kept state; it is told to keep one there."""
+        """True if a prompt under way will soon leave a longer common prefix than any kept state; it is told to keep one there. True as well
+        if the state to begin from is just being read from disk.
+        """
         if not self.kept.limits.on:
             return False
         known = self.kept.find(work.trace)
+        if known and self.kept.is_arriving(known):
+            return True
         best = known.tokens if known else 0
         for other in running:
             shared = work.trace.shared_tokens(other.trace)
@@ -74,7 +77,6 @@ class PromptReuse:
         start = state.tokens if state else 0
         work.done = work.cached = start
         work.points = self.kept.points(work.trace, start)
-        work.restored = state.number if state else 0
         return self.kept.restore(state) if state else None
 
     def ran(self, work: PromptWork, piece: PromptSlice) -> None:
@@ -85,16 +87,18 @@ class PromptReuse:
             self.kept.totals.hit_tokens += work.cached
 
     def skipped(self, plan: StepPlan, result: StepResult) -> None:
-        """Forget the states that prompts of `result.lost` were to leave in `plan`."""
+        """Forget the states that prompts of `result.lost` were to begin from, and to leave, in `plan`."""
+        for admission in plan.admissions:
+            if admission.restore and admission.request.id in result.lost:
+                self.kept.totals.lost += 1
+                self.kept.forget(admission.restore.kept)
         for piece in plan.prompts:
             if piece.keep and piece.request_id in result.lost:
                 self.kept.forget(piece.keep)
 
     def lose(self, work: PromptWork) -> None:
         """The state a prompt was to begin from could not be read: it begins at its first token."""
-        self.kept.totals.lost += 1
-        self.kept.forget(work.restored)
-        work.done = work.cached = work.restored = 0
+        work.done = work.cached = 0
         work.points = self.kept.points(work.trace, 0)
 
     def slices(self, work: PromptWork, budget: int, pages: tuple[int, ...]) -> list[PromptSlice]:

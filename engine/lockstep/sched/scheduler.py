@@ -7,7 +7,7 @@ tensor; the clock is handed in.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lockstep.core.errors import BAD_REQUEST, CONTEXT_EXCEEDED, DRAINING, QUEUE_FULL, EngineRejected
 from lockstep.core.grid import PAGE_TOKENS, pages_of
@@ -246,6 +246,8 @@ class Scheduler:
         self._queue.remove(live)
         self._order.begin(live.turn)
         live.admitted_s = self._clock()
+        if source and restore and restore.source < 0:
+            restore = replace(restore, stays=self.kept.bring_back(source, tuple(live.pages[: pages_of(restore.tokens)])))
         assert live.slot is not None
         return Admission(live.request, live.slot, tuple(live.pages), restore)
 

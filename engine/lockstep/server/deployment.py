@@ -88,6 +88,7 @@ class Deployment:
             meters=Meters(options.name, engine),
             thinking=default_thinking(options.thinking, options.reasoning_effort),
             media=MediaDecoder(rules) if rules else None,
+            namespaces=Namespaces(options.spill_dir, options.api_key_file),
         )
 
     @property

@@ -84,7 +84,8 @@ READINGS = (
     ),
     Reading("kept_evicted", "Kept states that had to go.", lambda s, f: s.kept_evicted_total, counter=True),
     Reading("kept_spilled", "Of these, written to disk.", lambda s, f: s.kept_spilled_total, counter=True),
-    Reading("kept_lost", "Of these, not readable when asked for.", lambda s, f: s.kept_lost_total, counter=True),
+    Reading("kept_returned", "Kept states that came back from disk.", lambda s, f: s.kept_returned_total, counter=True),
+    Reading("kept_lost", "Kept states not readable when asked for.", lambda s, f: s.kept_lost_total, counter=True),
     Reading("kept_waits", "Requests that waited for another one's equal prefix.", lambda s, f: s.kept_waits_total, counter=True),
     Reading("accepted_tokens", "Drafted tokens accepted.", lambda s, f: s.accepted_tokens_total, True, "spec_decode_num_accepted_tokens"),
 )

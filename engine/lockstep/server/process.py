@@ -14,7 +14,7 @@ from types import FrameType
 import uvicorn
 import uvloop
 
-from lockstep.channel.client import EngineClient
+from lockstep.channel.client import KILL_AFTER_S, EngineClient
 from lockstep.config.serving import ServingOptions
 from lockstep.core.errors import WINDOW_TOO_LARGE, EngineDied, LockstepError
 from lockstep.media.decoder import MediaDecoder, WorkerFault
@@ -28,6 +28,8 @@ WATCH_S = 1.0
 EXIT_ENGINE, EXIT_WINDOW = 3, 4
 # The engine's own watchdog goes first and knows more.
 STALL_SLACK_S = 5.0
+# What an engine that writes its kept prompts to disk may take longer to end.
+PUT_AWAY_S = 10.0
 
 log = logging.getLogger("lockstep.server")
 
@@ -67,7 +69,8 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 async def _serve(options: ServingOptions, engine_command: Sequence[str], listener: socket.socket) -> int:
-    engine = EngineClient(engine_command, options.step_timeout + STALL_SLACK_S)
+    kill_after_s = KILL_AFTER_S + (PUT_AWAY_S if options.spill_dir else 0.0)
+    engine = EngineClient(engine_command, options.step_timeout + STALL_SLACK_S, kill_after_s)
     site = Deployment.load(options, engine)
     server = FrontServer(site, engine)
     await engine.start()
