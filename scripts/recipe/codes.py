@@ -177,6 +177,7 @@ _ALL = (
         "an answer to the smoke test is the same characters over and over: the model's numbers have gone wrong",
         "read smoke.json, then try DENSE=bf16 KV=bf16; if that collapses too, suspect the weights or a GPU",
     ),
+    Code("E_AUTH", "smoke", "the server lets in who has no key", "do not leave it running; check AUTH and what stands before it"),
     Code("E_STOP", "stop", "the server could not be stopped", "end the process or container named by hand, then ./stop.sh again"),
     Code(
         "E_LOG",

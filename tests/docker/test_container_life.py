@@ -100,7 +100,7 @@ def test_a_key_is_a_private_file_inside_and_shows_nowhere_outside(live: House) -
     file = live.home / "key"
     file.write_text(KEY + "\n")
     file.chmod(0o600)
-    live.must("restart", API_KEY_FILE=str(file))
+    live.must("restart", API_KEY_FILE=str(file), AUTH="key")
     assert (live.ask(), live.ask(KEY)) == (401, 200)
     inside = live.inside("import os; facts = os.stat('/key'); print(oct(facts.st_mode), facts.st_uid, open('/key').read())")
     assert inside.split() == ["0o100600", "65534", KEY]

@@ -8,6 +8,7 @@ from typing import Any
 
 from failure import Failure
 from recipe import files, runlog, server
+from recipe.adapters import kernel
 from recipe.job import Job
 from recipe.plan import Action, Task, run_actions
 from recipe.record import Launch, Record
@@ -42,6 +43,8 @@ class SmokeStep:
         asked = [Task(f"{post} {probe.name}; {limit}", self._asker(probe)) for probe in PROBES]
         if self._launch.settings.get("VISION") == "1":
             asked.append(Task(f"{post} {PICTURE_PROBE.name}, if the server says that it takes pictures; {limit}", self._ask_picture))
+        if self._launch.key_file:
+            asked.append(Task(f"GET {url}/v1/models without a key, from where one is needed: needs 401; {limit}", self._ask_without_key))
         return (
             Task(f"GET {url}/health/ready until it says 200; at most {wait_s} s, as long as the server lives", self._wait),
             *asked,
@@ -97,6 +100,16 @@ class SmokeStep:
         complaint = reply.error or probe.judge(reply)
         if complaint:
             raise Failure("E_SMOKE", found=f"{probe.name}: {complaint}", needed="an acceptable answer")
+
+    def _ask_without_key(self) -> None:
+        """Somebody else has to be turned away: everybody where AUTH=key, else who comes by an address of the network."""
+        launch, limit_s = self._launch, self._job.config.number("SMOKE_TIMEOUT")
+        is_everywhere = launch.host in ("0.0.0.0", "::")
+        address = launch.address if launch.settings.get("AUTH") == "key" else kernel.own_address() if is_everywhere else ""
+        status = http.call(address, launch.port, "/v1/models", timeout_s=limit_s).status if address else 0
+        if status == 200:
+            found = f"{address} port {launch.port} answers a request without a key"
+            raise Failure("E_AUTH", found=found, needed="401, as somebody else may ask so")
 
     def _keep(self, record: Record, probe: Probe, body: dict[str, Any], answer: http.Answer) -> None:
         place = record.folder / runlog.SMOKE_FILE
