@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import pytest
@@ -141,38 +140,6 @@ def test_a_stop_signal_lets_a_running_reply_finish(serve: Serve) -> None:
         assert reply.result().json()["usage"]["completion_tokens"] == 60
     with pytest.raises(httpx.ConnectError):
         front.http.get("/health")
-
-
-def test_with_a_key_file_every_route_but_health_asks_for_a_key(serve: Serve, tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text("# ours\nteam: secret-one\nsecret-two\n")
-    front = serve({"rounds": rounds("x")}, "--api-key-file", str(keys), ready=False)
-    front.wait_for("/health", 200)
-    good = {"authorization": "Bearer secret-one"}
-    paths = front.http.get("/openapi.json", headers=good).json()["paths"]
-    assert len(paths) > 10
-    for path, methods in paths.items():
-        for method in methods:
-            reply = front.http.request(method.upper(), path.replace("{name}", "x"))
-            assert reply.status_code == (200 if path == "/health" else 401), path
-    assert front.http.get("/health").json().keys() == {"status"}
-    assert "streams" in front.http.get("/health", headers={"x-api-key": "secret-two"}).json()
-    for headers in ({"authorization": "Bearer wrong"}, {"authorization": "secret-one"}, {"x-api-key": ""}):
-        refused = front.http.get("/v1/models", headers=headers)
-        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
-        assert refused.json()["error"]["code"] == "invalid_api_key"
-    assert front.http.get("/v1/models", headers=[(b"authorization", b"Bearer \xff\xfe")]).status_code == 401
-    assert front.http.get("/v1/models", headers=good).status_code == 200
-    assert front.http.get("/slots").status_code == 404
-    assert "secret" not in front.log.read_text()
-
-
-def test_a_key_file_without_keys_is_refused(serve: Serve, tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text("# nothing\n")
-    front = serve({"rounds": rounds("x")}, "--api-key-file", str(keys), ready=False)
-    assert front.process.wait(timeout=20) != 0
-    assert "holds no key" in front.log.read_text()
 
 
 def test_health_answers_while_a_long_prompt_is_cut_into_tokens(serve: Serve) -> None:

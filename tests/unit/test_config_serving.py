@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.config.serving import DENSE_FORMS, EFFORTS, KV_FORMS, LOOPS, OptionError, ServingOptions
+from lockstep.config.serving import AUTHS, DENSE_FORMS, EFFORTS, KV_FORMS, LOOPS, OptionError, ServingOptions
 
 paths = st.sampled_from([Path("m"), Path("/a b/c"), Path("x.y")])
 options = st.builds(
@@ -27,7 +27,9 @@ options = st.builds(
     max_tokens=st.integers(1, 1 << 20),
     thinking=st.booleans(),
     reasoning_effort=st.sampled_from(EFFORTS),
-    api_key_file=st.none() | paths,
+    api_key_file=st.just(Path("keys")),
+    auth=st.sampled_from(AUTHS),
+    trusted_proxy=st.sampled_from([(), ("10.0.0.1",), ("10.0.0.0/8", "::1")]),
     state_hashes=st.booleans(),
     device=st.sampled_from(["cpu", "cuda"]),
     pool_tokens=st.just(0) | st.integers(4096, 1 << 30),
@@ -53,6 +55,9 @@ def test_the_command_line_gives_the_options_back(one: ServingOptions):
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
+        (["--auth", "some"], "--auth some; needed: auto or key or open"),
+        (["--auth", "key"], "without --api-key-file"),
+        (["--trusted-proxy", "proxy"], "--trusted-proxy proxy; needed: an address"),
         (["--port", "0"], "--port 0; needed: 1 to 65535"),
         (["--context", "63"], "--context 63; needed: 64 to"),
         (["--parallel", "33"], "--parallel 33; needed: 1 to 32"),

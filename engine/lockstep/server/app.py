@@ -7,7 +7,7 @@ import secrets
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,17 +23,24 @@ _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 async def _check_key(request: Request) -> None:
-    deployment(request).keys.check(request)
+    deployment(request).access.check(request)
 
 
 def build_app(site: Deployment) -> ASGIApp:
-    """The application of one deployment. Every route but `/health` asks for a key, if keys are configured."""
-    app = FastAPI(title="lockstep", version=lockstep.__version__, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    """The application of one deployment. Every route asks who is there; `auth.OPEN_PATHS` are all that answer anyone."""
+    app = FastAPI(
+        title="lockstep",
+        version=lockstep.__version__,
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        dependencies=[Depends(_check_key)],
+    )
     app.state.deployment = site
-    app.include_router(health.open_router)
     for family in (chat, completions, models, tokenize, health, metrics):
-        app.include_router(family.router, dependencies=[Depends(_check_key)])
-    app.include_router(_document_router(app), dependencies=[Depends(_check_key)])
+        app.include_router(family.router)
+    app.include_router(_document_router(app))
     app.add_exception_handler(ApiError, _show_api_error)
     app.add_exception_handler(HTTPException, _show_http_error)
     app.add_exception_handler(Exception, _show_fault)
@@ -60,10 +67,12 @@ async def _show_api_error(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(error.body(), error.status, error.headers)
 
 
-async def _show_http_error(request: Request, error: Exception) -> JSONResponse:
-    """The router's own refusals."""
+async def _show_http_error(request: Request, error: Exception) -> Response:
+    """The router's own refusals. OPTIONS is told the method; pages of other sites get no leave beyond that."""
     assert isinstance(error, HTTPException)
-    method, path = request.method, request.url.path[:80]
+    method, path = request.method, request.scope["path"][:80]
+    if method == "OPTIONS" and error.status_code == 405:
+        return Response(status_code=204, headers=dict(error.headers or {}))
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
         message = f"{method} is not served at {path}; needed: {allowed}."

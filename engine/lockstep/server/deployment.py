@@ -19,7 +19,7 @@ from lockstep.core.messages import Loading, Ready, Snapshot
 from lockstep.core.types import EngineRequest, RoundEvent
 from lockstep.media.decoder import MediaDecoder
 from lockstep.media.limits import MIB, Rules
-from lockstep.server.auth import Keys
+from lockstep.server.auth import Access, Keys
 from lockstep.server.body import MAX_BODY_BYTES
 from lockstep.server.errors import ApiError, engine_dead, unavailable
 from lockstep.server.meters import Meters
@@ -60,7 +60,7 @@ class Deployment:
     tokenizer: Tokenizer
     template: ChatTemplate
     generation: GenerationConfig
-    keys: Keys
+    access: Access
     meters: Meters
     thinking: Thinking
     media: MediaDecoder | None = None
@@ -84,7 +84,7 @@ class Deployment:
             tokenizer=tokenizer,
             template=ChatTemplate.load(options.model, tokenizer),
             generation=generation,
-            keys=Keys.load(options.api_key_file),
+            access=Access(options.auth, Keys(options.api_key_file), options.trusted_proxy),
             meters=Meters(options.name, engine),
             thinking=default_thinking(options.thinking, options.reasoning_effort),
             media=MediaDecoder(rules) if rules else None,
@@ -114,12 +114,12 @@ class Deployment:
         return "stalled" if self.engine.last_step_age_s > STALL_S else "ok"
 
     def owner(self, request: Request) -> str:
-        """Label of the key of `request`, nothing on a server without keys: who shares turns with whom."""
-        return (self.keys.label(request) or "") if self.keys.needed else ""
+        """Label of the key of `request`, nothing without one: who shares turns with whom."""
+        return self.access.label(request) or ""
 
     def namespace(self, request: Request, salt: str | None) -> str:
         """Name under which prompt states of `request` are kept."""
-        return self.namespaces.of(self.keys.label(request) if self.keys.needed else None, salt)
+        return self.namespaces.of(self.access.label(request), salt)
 
     def require_ready(self) -> None:
         """Raise ApiError 503 unless requests can be taken."""

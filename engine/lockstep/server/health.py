@@ -15,17 +15,16 @@ from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import Health, Readiness, Version, errors
 
 router = APIRouter(tags=["health"])
-open_router = APIRouter(tags=["health"])
 _DOWN = ("dead", "stalled")
 
 
-@open_router.get("/health", response_model=Health, responses={503: {"model": Health}})
-@open_router.get("/v1/health", response_model=Health, responses={503: {"model": Health}}, include_in_schema=False)
+@router.get("/health", response_model=Health, responses={503: {"model": Health}})
+@router.get("/v1/health", response_model=Health, responses={503: {"model": Health}}, include_in_schema=False)
 async def health(request: Request) -> JSONResponse:
     """200 while the server lives, loading included; 503 once the engine is dead or stuck. Open to all, reduced without a key."""
     site = deployment(request)
     status = 503 if site.status in _DOWN else 200
-    if site.keys.needed and site.keys.label(request) is None:
+    if not site.access.admits(request):
         return JSONResponse({"status": site.status}, status)
     return JSONResponse(_facts(site), status)
 

@@ -123,6 +123,8 @@ class FrontServer(uvicorn.Server):
             log_config=None,
             access_log=False,
             server_header=False,
+            # Only `auth` knows which proxies may speak for others.
+            proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(DRAIN_S) + 5,
         )
