@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from failure import Failure
+
 # A user's line-end setting would change the bytes that are read or written; the one on white space would let an inexact patch fit.
 AGAINST_USER_SETTINGS = {
     "add": ("-c", "core.autocrlf=false"),
@@ -37,11 +39,11 @@ def command(repository: Path, verb: str, *arguments: str) -> tuple[str, ...]:
 
 
 def run(argv: Sequence[str], *, stdin: bytes = b"", variables: dict[str, str] | None = None) -> tuple[bytes, str]:
-    """Standard output, and what was printed as errors. Raises GitError for any status but 0, and where Git is missing."""
+    """Standard output, and what was printed as errors. Raises GitError for any status but 0, Failure E_DEPENDENCY where Git is missing."""
     try:
         done = subprocess.run(list(argv), env=_environment() | (variables or {}), input=stdin, capture_output=True, check=False)
     except FileNotFoundError:
-        raise GitError(argv, 127, "git is not installed") from None
+        raise Failure("E_DEPENDENCY", found="not on PATH: git", needed="git", remedy="install git") from None
     errors = done.stderr.decode("utf-8", "replace")
     if done.returncode != 0:
         raise GitError(argv, done.returncode, errors)

@@ -1,25 +1,16 @@
 """The two-GPU profile: refused with a remedy where there is no GPU; where there are two, the same six steps through the Docker engine."""
 
-import json
 import shutil
-import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fixtures.clone_box import ROOT, Box, wait_for
-from fixtures.fake_gpus import FakeGpus
-from patchwork import engine
-from recipe import config, files
+from fixtures.clone_box import Box
+from fixtures.gpu_host import GpuHost
 from recipe.adapters import hub
-from recipe.environment import Environment
-from recipe.job import Job
-from recipe.steps.image import BUILD_LABEL, DockerImage
-from recipe.steps.weights import CHECKPOINT, DRAFTER, Snapshot
-from recipe.ui import Ui
+from recipe.steps.weights import CHECKPOINT
 
 
 def tool(folder: Path, name: str, script: str) -> None:
@@ -28,51 +19,11 @@ def tool(folder: Path, name: str, script: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def weights(box: Box, snapshot: Snapshot, name: str) -> Path:
-    folder = box.home / ".cache/glm-5.3-flash/models" / name
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text("{}")
-    files.write_json(folder / hub.MARKER, {"revision": snapshot.revision, "files": {"config.json": 2}})
-    return folder
-
-
-class GpuHost:
-    """The box with two GPUs, a Docker engine that holds the engine's image, and the published weights, all of them stand-ins."""
-
-    def __init__(self, box: Box, place: Path) -> None:
-        self.box, self.place, self.tools = box, place, place / "tools"
-        self.gpus = FakeGpus(self.tools)
-        self.plan()
-        self.checkpoint = weights(box, CHECKPOINT, "GLM-5.3-Flash-EXL3-4bpw")
-        weights(box, DRAFTER, "GLM-5.3-Flash-DFlash2")
-        socket = place / "docker.sock"
-        given = {"PROFILE": "two-gpu", "RUNTIME": "docker", "HOST": "127.0.0.1", "IMAGE_FREE_GIB": "0", "DOCKER_HOST": f"unix://{socket}"}
-        self.settings = given | {"PATH": self.gpus.path}
-        settings = config.load(box.root, box.environment | self.settings)
-        job = Job(settings, box.environment, Ui(box.environment), "start")
-        image = DockerImage(job, engine.resolve(settings.root), Environment("host", job))
-        self.images({image.tag: {BUILD_LABEL: image.digest}})
-        self.engine = subprocess.Popen(
-            [sys.executable, str(ROOT / "tests/fixtures/stub_docker.py"), str(socket), str(place)], env=box.environment
-        )
-        wait_for(socket.exists)
-
-    def images(self, told: dict[str, dict[str, str]]) -> None:
-        (self.place / "images.json").write_text(json.dumps(told))
-
-    def plan(self, **plan: object) -> None:
-        (self.place / "plan.json").write_text(json.dumps(plan))
-
-    def asked(self, what: str) -> list[dict]:
-        return [one["body"] for one in map(json.loads, (self.place / "asked.jsonl").read_text().splitlines()) if one["what"] == what]
-
-
 @pytest.fixture
 def host(box: Box, tmp_path: Path) -> Iterator[GpuHost]:
     made = GpuHost(box, tmp_path)
     yield made
-    made.engine.kill()
-    made.engine.wait()
+    made.close()
 
 
 def test_without_a_gpu_the_default_profile_stops_with_its_code_and_a_way_on(box: Box, tmp_path: Path) -> None:
