@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.clone_box import Box
+from fixtures.fake_gpus import UUIDS
 from fixtures.gpu_host import GpuHost
 from recipe.adapters import hub
 from recipe.steps.weights import CHECKPOINT
@@ -96,3 +97,28 @@ def test_restart_keeps_the_running_container_when_the_build_fails(host: GpuHost)
     assert "[E_IMAGE]" in done.stderr
     assert box.record == before
     assert box.run("status", **host.settings).returncode == 0
+
+
+def test_a_host_that_knows_container_devices_only_serves_too(host: GpuHost) -> None:
+    host.plan(no_gpus='could not select device driver "" with capabilities: [[gpu]]', cdi=True)
+    done = host.box.run(**host.settings)
+    assert done.returncode == 0, done.stderr
+    told = host.asked("POST /containers/create")[-1]["HostConfig"]["DeviceRequests"]
+    assert [(one["Driver"], one["DeviceIDs"]) for one in told] == [("cdi", ["nvidia.com/gpu=0", "nvidia.com/gpu=1"])]
+
+
+def test_a_bus_id_reaches_the_container_as_the_uuid_behind_it(host: GpuHost) -> None:
+    done = host.box.run(**host.settings, GPUS="0000:c1:00.0,0000:01:00.0")
+    assert done.returncode == 0, done.stderr
+    (told,) = host.asked("POST /containers/create")
+    assert told["HostConfig"]["DeviceRequests"][0]["DeviceIDs"] == [UUIDS[1], UUIDS[0]]
+
+
+def test_a_comment_in_a_script_builds_no_image_anew(host: GpuHost) -> None:
+    for name in ("scripts/prepare.sh", "scripts/recipe/steps/image.py"):
+        place = host.box.root / name
+        place.write_text(place.read_text() + "\n# a remark\n")
+    done = host.box.run("prepare", **host.settings)
+    assert done.returncode == 0, done.stderr
+    assert "[I_READY] Image" in done.stdout
+    assert not (host.place / "asked.jsonl").exists()

@@ -88,17 +88,30 @@ def gpu_problem(environment: Mapping[str, str], ids: Sequence[str]) -> str:
     place, name = endpoint(environment), f"glm-gpu-probe:{os.getpid()}"
     if not place.startswith("unix://"):
         return ""
-    request = {"DeviceIDs": list(ids), "Capabilities": [["gpu"]]}
-    told = {"Image": name, "Cmd": [PROBE], "HostConfig": {"DeviceRequests": [request], "NetworkMode": "none"}}
     path = place.removeprefix("unix://")
     try:
         _call(path, "POST", f"/images/create?fromSrc=-&repo={name.replace(':', '&tag=')}", b"\0" * 1024, "application/x-tar")
-        made = _call(path, "POST", "/containers/create", json.dumps(told).encode())
-        said = _call(path, "POST", f"/containers/{made['Id']}/start") if "Id" in made else made
-        _call(path, "DELETE", f"/containers/{made.get('Id', name)}?force=1")
+        said = [_asked(path, name, {"DeviceIDs": list(ids), "Capabilities": [["gpu"]]})]
+        if said[0]:
+            said.append(_asked(path, name, by_cdi(ids)))
         _call(path, "DELETE", f"/images/{name}?force=1")
     except (OSError, http.client.HTTPException) as error:
         return str(error) or type(error).__name__
+    return "" if "" in said else "; ".join(dict.fromkeys(said))
+
+
+def by_cdi(ids: Sequence[str]) -> dict[str, Any]:
+    """The GPUs as hosts name them that know container devices (CDI) but no runtime of NVIDIA's."""
+    return {"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={one}" for one in ids]}
+
+
+def _asked(path: str, image: str, request: Mapping[str, Any]) -> str:
+    """What is wrong with a container that gets the devices of `request`, or nothing."""
+    told = {"Image": image, "Cmd": [PROBE], "HostConfig": {"DeviceRequests": [request], "NetworkMode": "none"}}
+    said = made = _call(path, "POST", "/containers/create", json.dumps(told).encode())
+    if "Id" in made:
+        said = _call(path, "POST", f"/containers/{made['Id']}/start")
+        _call(path, "DELETE", f"/containers/{made['Id']}?force=1")
     # The image holds no program: that this is what is missing shows that everything before it was given.
     message = str(said.get("message", ""))
     return "" if PROBE in message else " ".join(message.split())
@@ -231,6 +244,15 @@ def drop_images(label: str, keep: Collection[str], other: str) -> list[str]:
 def start(image: str, command: Sequence[str], options: Mapping[str, Any]) -> None:
     """Create a container and start it; one that cannot be started is removed. Raises DockerFault."""
     given = {**options, "security_opt": [_with_profile(word) for word in options["security_opt"]]}
+    try:
+        _start(image, command, given)
+    except DockerFault as fault:
+        if "device driver" not in str(fault) or "device_requests" not in given:
+            raise
+        _start(image, command, given | {"device_requests": [by_cdi(one["device_ids"]) for one in given["device_requests"]]})
+
+
+def _start(image: str, command: Sequence[str], given: Mapping[str, Any]) -> None:
     with _engine() as engine:
         container = engine.containers.create(image, list(command), **given)
         try:
