@@ -68,7 +68,7 @@ class SparseMlp:
         return torch.where((own >= 0) & (own < len(self.held)), own, -1)
 
 
-def _load_experts(params: Params, hidden: int, width: int, held: range) -> experts.DenseExperts | experts.Exl3Experts:
+def _load_experts(params: Params, hidden: int, width: int, held: range) -> experts.DenseExperts | experts.Exl3Experts | experts.GroupedExperts:
     shapes = {"gate_proj": (hidden, width), "up_proj": (hidden, width), "down_proj": (width, hidden)}
     found = [[params.matrix(f"{expert}.{name}", *shape) for expert in held] for name, shape in shapes.items()]
     coded = [isinstance(matrix, Exl3Matrix) for kind in found for matrix in kind]

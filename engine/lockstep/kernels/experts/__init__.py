@@ -1,7 +1,7 @@
 """Routed experts: every (row, slot) product on its own, combined in slot order. Knows no router and no storage format beyond its two.
 
 Dense experts multiply plain weights. EXL3 experts follow the format's five steps: input rotation rounded to fp16, product with the
-inner weight in fp32, output rotation in fp32.
+inner weight in fp32, output rotation in fp32. On a CUDA device they stay coded where `grouped` knows their form.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from torch import Tensor
 
 from lockstep.kernels import host as host_rows
 from lockstep.kernels.exl3 import Exl3Matrix
-from lockstep.kernels.experts import host, ref
+from lockstep.kernels.experts import grouped, host, ref
+from lockstep.kernels.experts.grouped import GroupedExperts
 from lockstep.kernels.linear import Packed, pack
 
 
@@ -50,10 +51,12 @@ def pack_dense(gate: Sequence[Tensor], up: Sequence[Tensor], down: Sequence[Tens
     return DenseExperts(gate_up, tuple(pack(weight) for weight in down))
 
 
-def pack_exl3(gate: Sequence[Exl3Matrix], up: Sequence[Exl3Matrix], down: Sequence[Exl3Matrix]) -> Exl3Experts:
-    """Decode the inner weights of every expert. Raises ValueError if a matrix has a bias: experts have none."""
+def pack_exl3(gate: Sequence[Exl3Matrix], up: Sequence[Exl3Matrix], down: Sequence[Exl3Matrix]) -> Exl3Experts | GroupedExperts:
+    """Decode the inner weights of every expert, or keep them coded for `grouped`. Raises ValueError if a matrix has a bias: experts have none."""
     if any(matrix.bias is not None for matrix in (*gate, *up, *down)):
         raise ValueError("an expert matrix carries a bias; needed: none")
+    if grouped.fits((*gate, *up), down):
+        return grouped.pack(gate, up, down)
     inner = lambda kind: tuple(pack(matrix.inner().float().T) for matrix in kind)  # noqa: E731
     in_suh = torch.stack([torch.stack([matrix.suh for matrix in kind]) for kind in (gate, up)])
     in_svh = torch.stack([torch.stack([matrix.svh for matrix in kind]) for kind in (gate, up)])
@@ -71,12 +74,14 @@ def pack_exl3(gate: Sequence[Exl3Matrix], up: Sequence[Exl3Matrix], down: Sequen
     )
 
 
-def apply(x: Tensor, chosen: Tensor, weights: Tensor, experts: DenseExperts | Exl3Experts, limit: float) -> Tensor:
+def apply(x: Tensor, chosen: Tensor, weights: Tensor, experts: DenseExperts | Exl3Experts | GroupedExperts, limit: float) -> Tensor:
     """Weighted sum of the chosen experts' clamped SwiGLUs for the first R rows of `x [>= R, D]`, fp32 `[R, D]`.
 
     `chosen [R, k]` int64, `weights [R, k]` fp32; -1 is an expert held elsewhere, which adds nothing here. Which other rows chose the same
     expert does not change a bit.
     """
+    if isinstance(experts, GroupedExperts):
+        return grouped.apply(x, chosen, weights, experts, limit)
     if isinstance(experts, Exl3Experts) and experts.scales is not None and host_rows.runs(x):
         return host.exl3(x, chosen, weights, experts, experts.scales, limit)
     plan = ref.plan(chosen)

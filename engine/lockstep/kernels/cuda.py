@@ -1,0 +1,132 @@
+"""CUDA C++ compiled when it is first needed, and launched on torch's stream. Knows no kernel.
+
+NVRTC and the driver are reached through cuda-bindings, which every CUDA build of torch brings along. Sources include nothing, so no toolkit
+is needed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# What one block may have on the smallest card a kernel has to run on (compute capability 12.0).
+MOST_SHARED_BYTES = 99 << 10
+Macros = Mapping[str, int]
+Argument = Tensor | int | float
+_KINDS = {int: ctypes.c_int, float: ctypes.c_float}
+_REPORT = re.compile(r"entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores.*?Used (\d+) registers", re.DOTALL)
+_SHARED = re.compile(r"(\d+) bytes smem")
+
+
+class CompileError(RuntimeError):
+    """NVRTC refused a source; the message is its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one kernel takes: registers a thread, static shared memory a block, stack and spilled bytes a thread."""
+
+    registers: int
+    shared_bytes: int
+    stack_bytes: int
+    spilled_bytes: int
+
+
+def target(device: torch.device) -> str:
+    """The compile target of a device: `sm_90`, `sm_120`, .."""
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"sm_{major}{minor}"
+
+
+def compile_source(source: Path, macros: Macros, architecture: str) -> tuple[bytes, dict[str, Resources]]:
+    """Machine code of `source` for `architecture`, and what each of its kernels takes. Needs NVRTC, but no GPU.
+
+    Raises CompileError with the compiler's log.
+    """
+    from cuda.bindings import nvrtc
+
+    program = _checked(nvrtc.nvrtcCreateProgram(source.read_bytes(), source.name.encode(), 0, [], []))
+    options = [
+        f"--gpu-architecture={architecture}",
+        "--std=c++17",
+        "--ptxas-options=-v",
+        *(f"-D{name}={value}" for name, value in macros.items()),
+    ]
+    words = [option.encode() for option in options]
+    failed = nvrtc.nvrtcCompileProgram(program, len(words), words)[0]
+    log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
+    nvrtc.nvrtcGetProgramLog(program, log)
+    text = log.decode(errors="replace").rstrip("\0 \n")
+    if failed != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise CompileError(f"{source.name} for {architecture} with {dict(macros)}: {text}")
+    code = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
+    _checked(nvrtc.nvrtcGetCUBIN(program, code))
+    nvrtc.nvrtcDestroyProgram(program)
+    return code, _resources(text)
+
+
+def _resources(log: str) -> dict[str, Resources]:
+    found = {}
+    for part in log.split("Compiling ")[1:]:
+        match = _REPORT.search(part)
+        if match:
+            shared = _SHARED.search(part)
+            name, stack, spilled, registers = match.groups()
+            found[name] = Resources(int(registers), int(shared[1]) if shared else 0, int(stack), int(spilled))
+    return found
+
+
+class Kernel:
+    """One kernel on one device."""
+
+    def __init__(self, function: Any, device: torch.device, shared_bytes: int) -> None:
+        self._function, self._device, self._shared = function, device, shared_bytes
+
+    def __call__(self, blocks: int, threads: int, arguments: Sequence[Argument]) -> None:
+        """Launch on the current stream of the kernel's device. Tensors go as pointers, int as 32-bit, float as fp32."""
+        from cuda.bindings import driver
+
+        values = tuple(value.data_ptr() if isinstance(value, Tensor) else value for value in arguments)
+        kinds = tuple(ctypes.c_void_p if isinstance(value, Tensor) else _KINDS[type(value)] for value in arguments)
+        stream = torch.cuda.current_stream(self._device).cuda_stream
+        _checked(driver.cuLaunchKernel(self._function, blocks, 1, 1, threads, 1, 1, self._shared, stream, (values, kinds), 0))
+
+
+def load(source: Path, macros: Macros, device: torch.device, shared: Mapping[str, int]) -> dict[str, Kernel]:
+    """Kernels of `source` named by `shared`, each with its bytes of dynamic shared memory a block. Compiled once a process."""
+    return dict(_load(source, tuple(sorted(macros.items())), device.index or 0, tuple(sorted(shared.items()))))
+
+
+@cache
+def _load(
+    source: Path, macros: tuple[tuple[str, int], ...], index: int, shared: tuple[tuple[str, int], ...]
+) -> tuple[tuple[str, Kernel], ...]:
+    from cuda.bindings import driver
+
+    device = torch.device("cuda", index)
+    code, _ = compile_source(source, dict(macros), target(device))
+    with torch.cuda.device(device):
+        torch.cuda.current_stream(device).synchronize()  # makes sure that torch's context is the current one
+        module = _checked(driver.cuModuleLoadData(code))
+        found = []
+        for name, size in shared:
+            function = _checked(driver.cuModuleGetFunction(module, name.encode()))
+            most = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            _checked(driver.cuFuncSetAttribute(function, most, size))
+            found.append((name, Kernel(function, device, size)))
+    return tuple(found)
+
+
+def _checked(answer: tuple[Any, ...]) -> Any:
+    """The value of a bindings call. Raises RuntimeError naming its status."""
+    if int(answer[0]):
+        raise RuntimeError(f"CUDA answered {answer[0].name}; needed success")
+    return answer[1] if len(answer) > 1 else None

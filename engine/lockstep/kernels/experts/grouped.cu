@@ -1,0 +1,371 @@
+// EXL3 experts of a few rows: each distinct expert's weights are read once, by all rows that chose it. Four bits a weight.
+//
+// Shapes come as macros: K inputs, N outputs of one product; SIDES inputs a pair has (2 for gate and up); SLICES fixed ranges of K whose fp32
+// sums are added in ascending order; WARPS, BLOCKS (a multiprocessor), STAGES (2 KiB pieces in flight a warp), BUFFERS. VARIANT 0 is the
+// kernel; 1 loads the same bytes and does not decode; 2 decodes the same number of weights from a block that stays in the L2 cache.
+// CODEBOOK 0 3inst, 1 mcg, 2 mul1. HIDDEN, WIDTH, SLOTS, MOST_PAIRS belong to the small kernels around the product.
+//
+// Packed weights, 16 bytes a lane: [expert][64 outputs][64 inputs][strip of 16 outputs][lane][word]. Lane 4 g + t holds words 4 g .. 4 g + 3 of
+// the tile of inputs 16 t ..: all inputs of columns g and g + 8. Only the word before them comes from a neighbour, lane 4 (g - 1) + t.
+
+typedef unsigned int u32;
+typedef unsigned short u16;
+typedef unsigned long long u64;
+
+constexpr int PIECE = 2048;
+constexpr int ITEM_ROWS = 8;
+constexpr float ROTATION = 0.088388347648f;
+
+// plan: [0] items, then per item expert, rows, and the pair of each of 8 rows.
+__device__ __forceinline__ const int* experts_of(const int* plan) { return plan + 1; }
+__device__ __forceinline__ const int* rows_of(const int* plan) { return plan + 1 + MOST_PAIRS; }
+__device__ __forceinline__ const int* pairs_of(const int* plan) { return plan + 1 + 2 * MOST_PAIRS; }
+
+#ifdef K
+
+constexpr int GROUPS = WARPS / SLICES;
+constexpr int STRIPS = N / 64;
+constexpr int UNITS = STRIPS / GROUPS;
+constexpr int BLOCKS_K = K / 64;
+constexpr int PIECES = BLOCKS_K / SLICES;
+constexpr int PAD = 68;
+constexpr int SUMS = WARPS * ITEM_ROWS * PAD;
+static_assert(STRIPS % GROUPS == 0 && BLOCKS_K % SLICES == 0 && WARPS % SLICES == 0, "shape does not divide");
+
+__device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
+
+__device__ __forceinline__ void expect_and_copy(u32 to, const unsigned char* from, u32 barrier) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(PIECE) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(PIECE),
+                 "r"(barrier)
+                 : "memory");
+}
+
+__device__ __forceinline__ void wait(u32 barrier, u32 phase) {
+    asm volatile(
+        "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@done bra over;\nbra again;\nover:\n}" ::"r"(barrier),
+        "r"(phase)
+        : "memory");
+}
+
+// The weight of a 16-bit state in both halves. `mask` comes as a kernel argument: one instruction takes one constant only.
+__device__ __forceinline__ u32 weight(u32 state, u32 mask) {
+    u32 value;
+#if CODEBOOK == 2
+    u32 sum = __dp4a(state * 0x83DCD12Du, 0x01010101u, 0x6400u);
+    asm("{.reg .b16 l, h; .reg .b32 a, s, c; mov.b32 {l, h}, %1; mov.b32 a, {l, l}; mov.b32 s, 0x1EEE1EEE; mov.b32 c, 0xC931C931;"
+        "fma.rn.f16x2 %0, a, s, c;}"
+        : "=r"(value)
+        : "r"(sum));
+#else
+#if CODEBOOK == 1
+    u32 x = state * 0xCBAC1FEDu;
+#else
+    u32 x = state * 89226354u + 64248484u;
+#endif
+    asm("lop3.b32 %0, %1, %2, 0x3B603B60, 0x6a;" : "=r"(x) : "r"(x), "r"(mask));
+    asm("{.reg .b16 l, h; .reg .b32 a, b; mov.b32 {l, h}, %1; mov.b32 a, {l, l}; mov.b32 b, {h, h}; add.rn.f16x2 %0, a, b;}"
+        : "=r"(value)
+        : "r"(x));
+#endif
+    return value;
+}
+
+__device__ __forceinline__ void multiply(float* sums, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// One ring word: 4 inputs of columns g and g + 8. A weight fills both halves of its register and meets (input, 0): packing two weights
+// would cost an instruction a weight more than the additional products.
+__device__ __forceinline__ void decode_word(float* sums, u32 before, u32 word, const u32* inputs, u32 mask) {
+    u32 value[8];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        u32 window = i == 3 ? word : __funnelshift_r(word, before, 12 - 4 * i);
+        u32 high = window >> 16;
+        value[i] = weight(high, mask);
+        value[i + 4] = weight(window - (high << 16), mask);
+    }
+    multiply(sums, value[0], value[4], value[1], value[5], inputs[0], inputs[1]);
+    multiply(sums, value[2], value[6], value[3], value[7], inputs[2], inputs[3]);
+}
+
+__device__ __forceinline__ void decode_piece(float (*sums)[4], const uint4* words, const u32* last, uint4 x0, uint4 x1, u32 mask) {
+    const u32 x[8] = {x0.x, x0.y, x0.z, x0.w, x1.x, x1.y, x1.z, x1.w};
+    u32 before[4] = {last[0], last[1], last[2], last[3]};
+#pragma unroll
+    for (int m = 0; m < 4; m++) {
+        const u32 inputs[4] = {x[m] & 0xFFFF, x[m] >> 16, x[m + 4] & 0xFFFF, x[m + 4] >> 16};
+#pragma unroll
+        for (int s = 0; s < 4; s++) {
+            u32 word = m == 0 ? words[s].x : m == 1 ? words[s].y : m == 2 ? words[s].z : words[s].w;
+            decode_word(sums[s], before[s], word, inputs, mask);
+            before[s] = word;
+        }
+    }
+}
+
+// Rotated inputs of this lane's row for a unit, or null: x fp16 [SIDES][pairs][K].
+__device__ __forceinline__ const uint4* inputs_of(const u16* x, const int* plan, int pairs, int unit, int units, int slice, int group, int lane) {
+    if (unit >= units) return nullptr;
+    const int item = unit / UNITS, strip = unit % UNITS * GROUPS + group, row = lane >> 2;
+    if (row >= rows_of(plan)[item]) return nullptr;
+    const int pair = pairs_of(plan)[item * ITEM_ROWS + row];
+    const u16* from = x + ((size_t)(strip / (STRIPS / SIDES)) * pairs + pair) * K + slice * PIECES * 64 + (lane & 3) * 16;
+    return reinterpret_cast<const uint4*>(from);
+}
+
+__device__ __forceinline__ const unsigned char* source_of(const unsigned char* weights, const int* plan, int unit, int slice, int group) {
+    const int expert = experts_of(plan)[unit / UNITS], strip = unit % UNITS * GROUPS + group;
+    size_t at = (((size_t)expert * STRIPS + strip) * BLOCKS_K + slice * PIECES) * PIECE;
+#if VARIANT == 2
+    at &= (1u << 21) - 1;
+#endif
+    return weights + at;
+}
+
+// z fp32 [pairs][N], before the output rotation.
+extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
+    product(const unsigned char* __restrict__ weights, const u16* __restrict__ x, float* __restrict__ z, const int* __restrict__ plan, int pairs,
+            u32 mask) {
+    extern __shared__ __align__(128) unsigned char memory[];
+    float* const kept = reinterpret_cast<float*>(memory + WARPS * STAGES * PIECE);
+    u64* const barriers = reinterpret_cast<u64*>(kept + BUFFERS * SUMS);
+    const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, slice = warp % SLICES, group = warp / SLICES;
+    const u32 ring = shared_address(memory) + warp * STAGES * PIECE, barrier = shared_address(barriers + warp * STAGES);
+    const int units = plan[0] * UNITS;
+    if (lane == 0) {
+        for (int stage = 0; stage < STAGES; stage++) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier + 8 * stage) : "memory");
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncwarp();
+    int ahead_unit = blockIdx.x, ahead = 0;
+    const unsigned char* from = ahead_unit < units ? source_of(weights, plan, ahead_unit, slice, group) : nullptr;
+    auto fetch = [&](int stage) {
+        if (ahead_unit >= units) return;
+        if (lane == 0) expect_and_copy(ring + stage * PIECE, from, barrier + 8 * stage);
+        from += PIECE;
+        if (++ahead == PIECES) {
+            ahead = 0;
+            ahead_unit += gridDim.x;
+            if (ahead_unit < units) from = source_of(weights, plan, ahead_unit, slice, group);
+        }
+    };
+    for (int stage = 0; stage < STAGES; stage++) fetch(stage);
+    int stage = 0, buffer = 0;
+    u32 phase = 0;
+    const uint4 none = make_uint4(0, 0, 0, 0);
+    const uint4* inputs = inputs_of(x, plan, pairs, blockIdx.x, units, slice, group, lane);
+    uint4 x0 = inputs ? inputs[0] : none, x1 = inputs ? inputs[1] : none;
+    for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
+        float sums[4][4] = {};
+#pragma unroll 1
+        for (int piece = 0; piece < PIECES; piece++) {
+            if (piece == PIECES - 1)
+                inputs = inputs_of(x, plan, pairs, unit + gridDim.x, units, slice, group, lane);
+            else if (inputs)
+                inputs += 8;
+            const uint4 next0 = inputs ? inputs[0] : none, next1 = inputs ? inputs[1] : none;
+            wait(barrier + 8 * stage, phase);
+            uint4 words[4];
+            u32 last[4];
+#pragma unroll
+            for (int s = 0; s < 4; s++) words[s] = *reinterpret_cast<const uint4*>(memory + (warp * STAGES + stage) * PIECE + s * 512 + lane * 16);
+#pragma unroll
+            for (int s = 0; s < 4; s++) last[s] = __shfl_sync(~0u, words[s].w, (lane + 28) & 31);
+            fetch(stage);
+#if VARIANT == 1
+#pragma unroll
+            for (int s = 0; s < 4; s++) {
+                sums[s][0] = __uint_as_float(__float_as_uint(sums[s][0]) ^ words[s].x ^ last[s]);
+                sums[s][1] = __uint_as_float(__float_as_uint(sums[s][1]) ^ words[s].y ^ x0.x);
+                sums[s][2] = __uint_as_float(__float_as_uint(sums[s][2]) ^ words[s].z ^ x1.x);
+                sums[s][3] = __uint_as_float(__float_as_uint(sums[s][3]) ^ words[s].w);
+            }
+#else
+            decode_piece(sums, words, last, x0, x1, mask);
+#endif
+            x0 = next0;
+            x1 = next1;
+            if (++stage == STAGES) {
+                stage = 0;
+                phase ^= 1;
+            }
+        }
+        const int item = unit / UNITS, rows = rows_of(plan)[item];
+        float* const own = kept + buffer * SUMS + warp * ITEM_ROWS * PAD;
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            const int row = 2 * (lane & 3) + (i & 1), column = i / 4 * 16 + (i & 2) * 4 + (lane >> 2);
+            if (row < rows) own[row * PAD + column] = sums[i / 4][i & 3];
+        }
+        __syncthreads();
+        for (int i = threadIdx.x; i < rows * GROUPS * 64; i += WARPS * 32) {
+            const int row = i / (GROUPS * 64), column = i % (GROUPS * 64);
+            const float* part = kept + buffer * SUMS + (column / 64 * SLICES * ITEM_ROWS + row) * PAD + column % 64;
+            float total = part[0];
+            // exact: one order whatever the row count: inside a slice as the products run, slices ascending.
+#pragma unroll
+            for (int other = 1; other < SLICES; other++) total += part[other * ITEM_ROWS * PAD];
+            z[(size_t)pairs_of(plan)[item * ITEM_ROWS + row] * N + unit % UNITS * GROUPS * 64 + column] = total;
+        }
+        if (BUFFERS == 1) __syncthreads();
+        buffer = BUFFERS == 1 ? 0 : buffer ^ 1;
+    }
+}
+
+#else
+
+__device__ __forceinline__ float half_to_float(u16 x) {
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+    return y;
+}
+__device__ __forceinline__ u16 to_half(float x) {
+    u16 y;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ u16 half_product(u16 a, u16 b) {
+    u16 y;
+    asm("mul.rn.f16 %0, %1, %2;" : "=h"(y) : "h"(a), "h"(b));
+    return y;
+}
+__device__ __forceinline__ float to_bf16(float x) {
+    u16 y;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+    return __uint_as_float((u32)y << 16);
+}
+
+// Walsh-Hadamard transform of 128 values of a warp, 4 neighbours a lane, levels of stride 1 to 64, then the factor.
+__device__ __forceinline__ void rotate(float* v) {
+    const float a = v[0] + v[1], b = v[0] - v[1], c = v[2] + v[3], d = v[2] - v[3];
+    v[0] = a + c, v[2] = a - c, v[1] = b + d, v[3] = b - d;
+    const int lane = threadIdx.x & 31;
+#pragma unroll
+    for (int stride = 1; stride < 32; stride *= 2)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float other = __shfl_xor_sync(~0u, v[i], stride);
+            v[i] = lane & stride ? other - v[i] : v[i] + other;
+        }
+#pragma unroll
+    for (int i = 0; i < 4; i++) v[i] = __fmul_rn(v[i], ROTATION);
+}
+
+__device__ __forceinline__ void store_half(u16* to, const float* v) {
+    ushort4 out = make_ushort4(to_half(v[0]), to_half(v[1]), to_half(v[2]), to_half(v[3]));
+    *reinterpret_cast<ushort4*>(to) = out;
+}
+
+// Block 0: which pairs share an expert, at most 8 an item, in pair order. Other blocks: rotated fp16 inputs of gate and up of every pair.
+// x bf16 [rows][HIDDEN], chosen int64 [rows][SLOTS] (-1: none), suh fp16 [2][experts][HIDDEN], rotated fp16 [2][pairs][HIDDEN].
+extern "C" __global__ void __launch_bounds__(256)
+    prepare(const u16* __restrict__ x, const long long* __restrict__ chosen, const u16* __restrict__ suh, u16* __restrict__ rotated,
+            int* __restrict__ plan, int pairs, int experts) {
+    if (blockIdx.x == 0) {
+        __shared__ int own[MOST_PAIRS], leads[MOST_PAIRS];
+        for (int pair = threadIdx.x; pair < pairs; pair += 256) own[pair] = (int)chosen[pair];
+        __syncthreads();
+        for (int pair = threadIdx.x; pair < pairs; pair += 256) {
+            int rank = 0;
+            for (int other = 0; other < pair; other++) rank += own[other] == own[pair];
+            leads[pair] = own[pair] >= 0 && rank % ITEM_ROWS == 0;
+        }
+        __syncthreads();
+        for (int pair = threadIdx.x; pair < pairs; pair += 256) {
+            if (!leads[pair]) continue;
+            int item = 0, rows = 0;
+            for (int other = 0; other < pair; other++) item += leads[other];
+            for (int other = pair; other < pairs && rows < ITEM_ROWS; other++)
+                if (own[other] == own[pair]) const_cast<int*>(pairs_of(plan))[item * ITEM_ROWS + rows++] = other;
+            const_cast<int*>(experts_of(plan))[item] = own[pair];
+            const_cast<int*>(rows_of(plan))[item] = rows;
+        }
+        if (threadIdx.x == 0) {
+            int items = 0;
+            for (int pair = 0; pair < pairs; pair++) items += leads[pair];
+            plan[0] = items;
+        }
+        return;
+    }
+    const int block = (blockIdx.x - 1) * 8 + threadIdx.x / 32, column = block % (HIDDEN / 128) * 128 + (threadIdx.x & 31) * 4;
+    const int pair = block / (HIDDEN / 128);
+    if (pair >= pairs) return;
+    const int expert = (int)chosen[pair];
+    if (expert < 0) return;
+    const ushort4 in = *reinterpret_cast<const ushort4*>(x + (size_t)(pair / SLOTS) * HIDDEN + column);
+    const u16 row[4] = {in.x, in.y, in.z, in.w};
+#pragma unroll
+    for (int side = 0; side < 2; side++) {
+        const ushort4 scale = *reinterpret_cast<const ushort4*>(suh + ((size_t)side * experts + expert) * HIDDEN + column);
+        const u16 s[4] = {scale.x, scale.y, scale.z, scale.w};
+        float v[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[i] = half_to_float(half_product(to_half(__uint_as_float((u32)row[i] << 16)), s[i]));
+        rotate(v);
+        store_half(rotated + ((size_t)side * pairs + pair) * HIDDEN + column, v);
+    }
+}
+
+// z fp32 [pairs][2 WIDTH] -> rotated fp16 input of down [pairs][WIDTH]. svh fp16 [2][experts][WIDTH], suh fp16 [experts][WIDTH].
+extern "C" __global__ void __launch_bounds__(256)
+    activate(const float* __restrict__ z, const long long* __restrict__ chosen, const u16* __restrict__ svh, const u16* __restrict__ suh,
+             u16* __restrict__ rotated, int pairs, int experts, float limit) {
+    const int block = blockIdx.x * 8 + threadIdx.x / 32, column = block % (WIDTH / 128) * 128 + (threadIdx.x & 31) * 4;
+    const int pair = block / (WIDTH / 128);
+    if (pair >= pairs) return;
+    const int expert = (int)chosen[pair];
+    if (expert < 0) return;
+    float side[2][4];
+#pragma unroll
+    for (int s = 0; s < 2; s++) {
+        const float4 in = *reinterpret_cast<const float4*>(z + (size_t)pair * 2 * WIDTH + s * WIDTH + column);
+        const ushort4 scale = *reinterpret_cast<const ushort4*>(svh + ((size_t)s * experts + expert) * WIDTH + column);
+        side[s][0] = in.x, side[s][1] = in.y, side[s][2] = in.z, side[s][3] = in.w;
+        rotate(side[s]);
+        const u16 by[4] = {scale.x, scale.y, scale.z, scale.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) side[s][i] = to_bf16(__fmul_rn(side[s][i], half_to_float(by[i])));
+    }
+    const ushort4 scale = *reinterpret_cast<const ushort4*>(suh + (size_t)expert * WIDTH + column);
+    const u16 by[4] = {scale.x, scale.y, scale.z, scale.w};
+    float v[4];
+    const float most = to_bf16(limit);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float gate = fminf(side[0][i], most), up = fminf(fmaxf(side[1][i], -most), most);
+        const float hidden = to_bf16(__fmul_rn(to_bf16(__fdiv_rn(gate, 1.0f + expf(-gate))), up));
+        v[i] = half_to_float(half_product(to_half(hidden), by[i]));
+    }
+    rotate(v);
+    store_half(rotated + (size_t)pair * WIDTH + column, v);
+}
+
+// z fp32 [pairs][HIDDEN] -> out fp32 [rows][HIDDEN]: output rotation, svh fp16 [experts][HIDDEN], weighted sum in slot order.
+extern "C" __global__ void __launch_bounds__(256)
+    combine(const float* __restrict__ z, const long long* __restrict__ chosen, const float* __restrict__ weights, const u16* __restrict__ svh,
+            float* __restrict__ out, int rows) {
+    const int block = blockIdx.x * 8 + threadIdx.x / 32, column = block % (HIDDEN / 128) * 128 + (threadIdx.x & 31) * 4;
+    const int row = block / (HIDDEN / 128);
+    if (row >= rows) return;
+    float total[4] = {};
+#pragma unroll
+    for (int slot = 0; slot < SLOTS; slot++) {
+        const int pair = row * SLOTS + slot, expert = (int)chosen[pair];
+        if (expert < 0) continue;
+        const float4 in = *reinterpret_cast<const float4*>(z + (size_t)pair * HIDDEN + column);
+        const ushort4 scale = *reinterpret_cast<const ushort4*>(svh + (size_t)expert * HIDDEN + column);
+        const u16 by[4] = {scale.x, scale.y, scale.z, scale.w};
+        float v[4] = {in.x, in.y, in.z, in.w};
+        rotate(v);
+        const float share = weights[pair];
+#pragma unroll
+        for (int i = 0; i < 4; i++) total[i] = __fadd_rn(total[i], __fmul_rn(__fmul_rn(v[i], half_to_float(by[i])), share));
+    }
+    *reinterpret_cast<float4*>(out + (size_t)row * HIDDEN + column) = make_float4(total[0], total[1], total[2], total[3]);
+}
+
+#endif
