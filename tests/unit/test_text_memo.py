@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.server.namespace import Namespaces
+from lockstep.server.namespace import NamespaceError, Namespaces
 from lockstep.text.errors import TextError, TooManyTokens
 from lockstep.text.memo import PieceMemo
 from lockstep.text.template import ChatTemplate
@@ -91,3 +91,18 @@ def test_names_differ_by_key_and_salt_and_server():
     assert len(set(names)) == len(pairs)
     assert names == [ours.of(*pair) for pair in pairs]
     assert Namespaces().of("a", None) != ours.of("a", None)
+
+
+def test_names_outlive_a_server_in_the_folder_of_its_states_as_long_as_the_keys_stay_the_same(tmp_path: Path):
+    folder, keys = tmp_path / "spill", tmp_path / "keys"
+    keys.write_text("ada: one\n")
+    first = Namespaces(folder, keys).of("ada", None)
+    assert Namespaces(folder, keys).of("ada", None) == first
+    assert Namespaces(tmp_path / "other", keys).of("ada", None) != first
+    assert (folder.stat().st_mode & 0o777, (folder / "secret").stat().st_mode & 0o777) == (0o700, 0o600)
+    keys.write_text("ada: two\n")
+    assert Namespaces(folder, keys).of("ada", None) != first, "the label may be somebody else's now"
+    (folder / "secret").write_bytes(b"")
+    assert Namespaces(folder, None).of("ada", None) == Namespaces(folder, None).of("ada", None), "a broken secret is made again"
+    with pytest.raises(NamespaceError, match=r"keys/spill: Not a directory; needed: a folder this user may write to"):
+        Namespaces(keys / "spill", None)
