@@ -30,6 +30,7 @@ check 'shfmt' shfmt -d -i 2 -ci "${scripts[@]}"
 check 'budgets' python -m checks.budgets
 check 'forbidden words' python -m checks.words
 check 'generated files' python -m checks.documents
+check 'what tests show' python -m checks.shown
 check 'locks' python -m checks.locks
 check 'pin and patches' bash start.sh patches verify
 if ((${#failed[@]})); then

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from failure import Failure
 from recipe import config, documents
 from recipe.config import Config
-from recipe.settings import EMBEDDED, SETTINGS, TWO_GPU
+from recipe.settings import EMBEDDED, SETTINGS, TWO_GPU, Setting
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -86,6 +86,9 @@ def test_the_two_gpu_defaults_are_the_published_ones(root: Path) -> None:
         "PROFILE": "two-gpu", "RUNTIME": "docker", "GPUS": "0,1", "HOST": "0.0.0.0", "PORT": "8022", "SERVED_NAME": "glm-5.3-flash",
         "CONTEXT": "524288", "PARALLEL": "4", "MAX_TOKENS": "32768", "THINKING": "0", "REASONING_EFFORT": "high",
         "DENSE": "q4", "KV": "fp8",
+        "MEMORY_RESERVE_GIB": "6", "KV_POOL_GIB": "3.75", "MIN_GPU_FREE_MIB": "90000", "MODEL_FREE_GIB": "180", "DFLASH2_FREE_GIB": "10",
+        "IMAGE_FREE_GIB": "40", "KERNEL_FREE_GIB": "10", "NCCL_P2P_LEVEL": "SYS", "NCCL_CHANNELS": "4", "NCCL_DEBUG": "WARN",
+        "CONTAINER_NAME": "glm53-tf-2x", "AUTH": "auto", "P2P": "on",
         "DRAFTER": "dflash2", "VISION": "1", "LOG_KEEP": "10", "WAIT_TIMEOUT": "2400", "SMOKE_TIMEOUT": "120", "STOP_TIMEOUT": "30",
     }  # fmt: skip
     loaded = load(root)
@@ -101,6 +104,13 @@ def test_the_two_gpu_defaults_are_the_published_ones(root: Path) -> None:
         ("SERVED_NAME", 'a"b'), ("IMAGE", "-v"), ("CONTAINER_NAME", "--rm"), ("DATA_DIR", "relative"), ("DATA_DIR", "/a:b"),
         ("DATA_DIR", "/a\nb"), ("ENGINE_REPO", "--upload-pack=x"),
         ("PROFILE", "three-gpu"), ("DRAFT_POLICY", "fnc7;x"), ("HF_TOKEN", "a b"),
+        ("BASE_IMAGE", "nvcr.io/nvidia/pytorch:25.01-py3"), ("NCCL_CHANNELS", "0"), ("NCCL_P2P_LEVEL", "FAR"), ("NCCL_DEBUG", "loud"),
+        ("GPUS", "0,GPU-xyz"), ("GPUS", "0,01:00"), ("MEMORY_RESERVE_GIB", "-1"), ("MEMORY_RESERVE_GIB", "1e3"), ("KV_POOL_GIB", "3.755"),
+        ("KV_POOL_GIB", "1025"), ("MIN_GPU_FREE_MIB", "9e4"), ("MAX_GPU_CELSIUS", "101"), ("AUTH", "none"), ("HF_ENDPOINT", "ftp://x"),
+        ("TRUSTED_PROXY", "10.0.0.1;"), ("ENGINE_ARGUMENTS", "--context 4"), ("ENGINE_ARGUMENTS", "--no-think"), ("ENGINE_ARGUMENTS", "-x"),
+        ("ENGINE_ARGUMENTS", "--api-key-f=/x"), ("ENGINE_ARGUMENTS", "words"), ("ENGINE_ARGUMENTS", "--spill-dir 'x"),
+        ("ENGINE_VARIABLES", "LD_PRELOAD=/x"), ("ENGINE_VARIABLES", "NCCL_API_KEY=1"), ("ENGINE_VARIABLES", "NCCL_X"),
+        ("ENGINE_VARIABLES", "PATH=/x"), ("ENGINE_VARIABLES", "NCCL_A=1 PYTHONPATH=/x"),
     ],
 )  # fmt: skip
 def test_a_value_outside_what_is_allowed_is_refused_with_its_name_and_origin(root: Path, name: str, text: str) -> None:
@@ -155,3 +165,47 @@ def test_local_sh_that_sets_a_default_again_still_beats_the_env_file(root: Path)
 def test_a_broken_local_sh_is_refused(root: Path, text: str, reason: str) -> None:
     (root / "scripts/local.sh").write_text(text)
     assert reason in refusal(root).found
+
+
+ALIASES = [(setting, alias) for setting in SETTINGS.values() for alias in setting.aliases]
+
+
+@pytest.mark.parametrize(("setting", "alias"), ALIASES, ids=[alias for _, alias in ALIASES])
+def test_an_alias_stands_for_its_setting_and_the_source_decides_before_the_name(root: Path, setting: Setting, alias: str) -> None:
+    one, other = setting.two_gpu, setting.embedded
+    (root / ".env").write_text(f"{setting.name}={one}\n")
+    loaded = load(root, **{alias: other})
+    assert (loaded.text(setting.name), loaded.chosen[setting.name].origin) == (other, f"environment ({alias})")
+    loaded = load(root, **{alias: other, setting.name: one})
+    assert loaded.chosen[setting.name].origin == "environment"
+    assert any(f"not environment ({alias})" in text for text in warnings(loaded)) == (one != other)
+
+
+GIVEN = st.dictionaries(st.sampled_from(sorted(SETTINGS)), st.sets(st.sampled_from(SOURCES), min_size=1), max_size=8)
+
+
+@given(GIVEN, st.sampled_from([TWO_GPU, EMBEDDED]))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_settings_from_any_sources_obey_one_order(root: Path, given_by: dict[str, set[str]], profile: str) -> None:
+    """Every value is a default of one of the profiles, so that all of them are allowed; sources are told apart by origin."""
+    defaults = {name: SETTINGS[name].default(profile) for name in given_by}
+    texts = {name: text for name, text in defaults.items() if text and "{" not in text}
+    for file, source, quote in ((".env", ".env", ""), ("scripts/local.sh", "scripts/local.sh", "'")):
+        lines = [f"{name}={quote}{text}{quote}" for name, text in texts.items() if source in given_by[name]]
+        (root / file).write_text("".join(f"{line}\n" for line in lines))
+    loaded = load(root, **{name: text for name, text in texts.items() if "environment" in given_by[name]})
+    for name, chosen in loaded.chosen.items():
+        first = next((source for source in SOURCES if name in texts and source in given_by[name]), "default")
+        assert chosen.origin.startswith(first), name
+        assert name not in texts or chosen.text == texts[name]
+
+
+def test_a_variable_that_hides_a_line_of_a_file_is_told_by_config(root: Path) -> None:
+    (root / ".env").write_text("DATA_DIR=/large/disk\n")
+    told = [notice.text for notice in load(root, DATA_DIR="/small/disk").notices]
+    assert told == ["DATA_DIR from environment counts, not .env line 1"]
+
+
+def test_weights_lie_where_settings_say_whatever_the_hubs_client_was_told(root: Path) -> None:
+    ambient = {"HF_HOME": "/elsewhere", "HF_HUB_CACHE": "/elsewhere", "TRANSFORMERS_CACHE": "/elsewhere"}
+    assert load(root, **ambient).text("MODEL_DIR") == load(root).text("MODEL_DIR")

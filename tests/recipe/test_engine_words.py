@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.config.serving import ServingOptions
 from recipe import config
-from recipe.launching import engine_words
+from recipe.launching import engine_variables, engine_words
 
 PLACES = {"model": "/m", "drafter": "/d", "key": ""}
 
@@ -45,3 +45,29 @@ def test_the_engine_takes_every_word(tmp_path: Path, profile: str) -> None:
     assert told[0] == "serve"
     assert (options.host, options.thinking, options.drafter) == ("::1", True, "/d")
     assert (options.ranks, options.dense, options.kv) == ((2, "q4", "fp8") if profile == "two-gpu" else (1, "bf16", "bf16"))
+
+
+def test_further_arguments_and_variables_reach_the_engine_as_given(tmp_path: Path) -> None:
+    given = {
+        "PROFILE": "embedded",
+        "ENGINE_ARGUMENTS": "--max-queued 7 --loop 'plain'",
+        "ENGINE_VARIABLES": "OMP_NUM_THREADS=2 NCCL_X='a b'",
+    }
+    told = config.load(tmp_path, {"HOME": str(tmp_path), **given})
+    options = ServingOptions.from_argv(engine_words(told, PLACES, host="127.0.0.1")[1:])
+    assert (options.max_queued, options.loop) == (7, "plain")
+    assert engine_variables(told) == {"OMP_NUM_THREADS": "2", "NCCL_X": "a b"}
+
+
+def test_memory_keys_and_proxies_reach_the_engine(tmp_path: Path) -> None:
+    told = config.load(tmp_path, {"HOME": str(tmp_path), "TRUSTED_PROXY": "10.0.0.1,10.1.0.0/16"})
+    options = ServingOptions.from_argv(engine_words(told, PLACES | {"key": "/key"}, host="0.0.0.0")[1:])
+    assert (options.memory_reserve_gib, options.kv_pool_gib, options.auth) == (6.0, 3.75, "auto")
+    assert (options.api_key_file, options.trusted_proxy) == (Path("/key"), ("10.0.0.1", "10.1.0.0/16"))
+
+
+def test_gpus_that_cannot_talk_directly_are_told_so(tmp_path: Path) -> None:
+    off = engine_variables(config.load(tmp_path, {"HOME": str(tmp_path), "P2P": "off"}))
+    on = engine_variables(config.load(tmp_path, {"HOME": str(tmp_path)}))
+    assert off == {**on, "NCCL_P2P_DISABLE": "1"}
+    assert (on["NCCL_MIN_NCHANNELS"], on["NCCL_MAX_NCHANNELS"], on["NCCL_SOCKET_IFNAME"]) == ("4", "4", "lo")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from checks import shown
 from recipe.codes import CODES, FAMILIES
 from recipe.documents import DOCUMENTS
 from recipe.settings import SETTINGS
@@ -43,3 +44,32 @@ def test_the_example_env_file_names_every_setting_and_sets_none() -> None:
     lines = (ROOT / ".env.example").read_text(encoding="utf-8").splitlines()
     assert {line[1:].partition("=")[0] for line in lines if re.match(r"#[A-Z]", line)} == set(SETTINGS)
     assert [line for line in lines if line and not line.startswith("#")] == []
+
+
+# Numbers of the faults that need no GPU to be reproduced, and of the defects seen in the code of others (c).
+NUMBERS = {
+    *map(
+        str, (1, 2, 3, 4, 5, 6, 8, 10, 13, 14, 15, 16, 17, 19, 20, 22, 23, 24, 25, 26, 37, 42, 44, 45, 47, 48, 51, 53, 54, 55, 56, 57, 58)
+    ),
+    *map(str, (60, 61, 62, 63, 64, 66, 67, 68)),
+    *(f"c{number}" for number in (1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16)),
+}
+
+
+def test_every_code_is_fired_and_every_fault_shown_by_a_test_that_is_there() -> None:
+    told = shown.read(ROOT)
+    assert set(told["codes"]) == set(CODES)
+    assert set(told["faults"]) == NUMBERS
+    assert list(shown.findings(ROOT)) == []
+
+
+def test_a_test_that_is_gone_or_speaks_of_something_else_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "tests/recipe").mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "tests/recipe/test_one.py").write_text("def test_one():\n    assert 'E_ONE'\n")
+    for code, test, words in (("E_ONE", "test_one", []), ("E_TWO", "test_one", ["speak of E_TWO"]), ("E_ONE", "test_two", ["no test"])):
+        (tmp_path / shown.LIST).write_text(f'[codes]\n{code} = "recipe/test_one.py::{test}"\n[faults]\n')
+        for name, text in shown.pages(tmp_path).items():
+            (tmp_path / name).write_text(text)
+        found = list(shown.findings(tmp_path))
+        assert [word in line for word, line in zip(words, found, strict=True)] == [True] * len(words)

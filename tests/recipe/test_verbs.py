@@ -124,7 +124,8 @@ def test_a_support_bundle_is_private_and_holds_settings_findings_and_logs(box: B
 
 def test_uninstall_says_sizes_and_needs_a_yes(box: Box) -> None:
     box.run()
-    assert box.run("uninstall", "--yes").returncode == 16
+    refused = box.run("uninstall", "--yes")
+    assert (refused.returncode, "[E_STOP]" in refused.stderr) == (16, True)
     box.stop()
     asked = box.run("uninstall")
     assert asked.returncode == 2
