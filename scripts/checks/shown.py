@@ -1,6 +1,6 @@
 """Which test shows what: each code of the host side, each fault known from the field. The list is tests/shown.toml.
 
-Holds that every test named exists and that one named for a code speaks of it; writes docs/code_tests.md and docs/field_faults.md. Runs none.
+Holds that every test named exists and that one named for a code speaks of it; writes the pages of both. Runs none.
 """
 
 from __future__ import annotations
