@@ -6,6 +6,7 @@ Another rank is the same command with `--rank`: it loads its share and runs what
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import signal
 import sys
@@ -67,6 +68,8 @@ RANKS_ON_HOST = "LOCAL_WORLD_SIZE"
 
 class LoadError(LockstepError):
     """The engine cannot serve with these options on this machine."""
+
+log = logging.getLogger("lockstep.engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +183,8 @@ def _settle(rank: int, ranks: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.environ[RANKS_ON_HOST] = str(ranks)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=f"%(asctime)s %(levelname)s rank {rank} %(name)s: %(message)s")
+    log.info("begins: rank %d of %d, process %d", rank, ranks, os.getpid())
     place_rank(rank)
 
 
