@@ -69,6 +69,7 @@ RANKS_ON_HOST = "LOCAL_WORLD_SIZE"
 class LoadError(LockstepError):
     """The engine cannot serve with these options on this machine."""
 
+
 log = logging.getLogger("lockstep.engine")
 
 

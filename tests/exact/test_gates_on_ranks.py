@@ -36,3 +36,8 @@ def test_the_gates_pass(front: Front, name: str, options: list[str], row: str) -
     status = quality.run(options, Ui({}, out=out, err=out), front.url, name=name)
     assert status == 0, out.getvalue()
     assert row in out.getvalue()
+
+
+def test_each_rank_is_named_in_the_log(front: Front) -> None:
+    text = front.log.read_text()
+    assert [f"rank {rank} lockstep.engine: begins" in text for rank in (0, 1)] == [True, True]
