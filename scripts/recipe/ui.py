@@ -78,6 +78,17 @@ class Ui:
     def headline(self, text: str) -> None:
         self._write(text, "bold")
 
+    def banner(self, title: str, text: str) -> None:
+        """What is served: framed on a terminal that can show it, one line elsewhere."""
+        console = self._console(self._out)
+        if console is None:
+            self.headline(f"{title}: {text}")
+            return
+        from rich.panel import Panel
+        from rich.text import Text
+
+        console.print(Panel(Text(text), title=title, expand=False))
+
     def live(self, text: str) -> None:
         self._write(text, "bold green")
 
@@ -116,8 +127,8 @@ class Ui:
         self._write(f"    needed:  {failure.needed}", to_err=True)
         self._write(f"    do this: {remedy}", to_err=True)
 
-    def progress(self, text: str) -> None:
-        """What is going on now: a moving line on a terminal, one line every ten seconds elsewhere, nothing in JSON."""
+    def progress(self, text: str, *, every_s: float = PROGRESS_EVERY_S) -> None:
+        """What is going on now: a moving line on a terminal, one line every `every_s` seconds elsewhere, nothing in JSON."""
         if self.is_json:
             return
         console = self._console(self._out) if self.moves else None
@@ -130,7 +141,7 @@ class Ui:
                 self._status = console.status(shown)
                 self._status.start()
             self._status.update(shown)
-        elif time.monotonic() - self._last_progress_s >= PROGRESS_EVERY_S:
+        elif time.monotonic() - self._last_progress_s >= every_s:
             self._write(f"  {text}")
             self._last_progress_s = time.monotonic()
 

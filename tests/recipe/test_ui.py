@@ -1,6 +1,7 @@
 """What is printed where: colours on a terminal only, plain text elsewhere, texts of others never taken as markup."""
 
 import io
+import json
 
 import pytest
 
@@ -36,6 +37,42 @@ def test_a_terminal_gets_colours_and_brackets_stay_as_they_are() -> None:
     assert "\x1b[" in out.getvalue()
     assert "[/markup]" in out.getvalue()
     assert "[red]not red[/red]" in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_framed"), [({"TERM": "xterm"}, True), ({"TERM": "dumb"}, False), ({"TERM": "xterm", "NO_COLOR": "1"}, False)]
+)
+def test_the_banner_is_framed_on_a_terminal_that_can_show_it(environment: dict[str, str], is_framed: bool) -> None:
+    out, pipe = Terminal(), io.StringIO()
+    Ui(environment, out=out).banner("GLM", "what [is] served")
+    Ui(environment, out=pipe).banner("GLM", "what [is] served")
+    assert ("╭" in out.getvalue()) == is_framed
+    assert "what [is] served" in out.getvalue()
+    assert pipe.getvalue() == "GLM: what [is] served\n"
+
+
+def test_without_moving_lines_a_terminal_gets_plain_progress() -> None:
+    out = Terminal()
+    ui = Ui({"TERM": "xterm"}, out=out)
+    ui.moves = False
+    ui.progress("working")
+    ui.settle()
+    assert out.getvalue() == "  working\n"
+
+
+def test_json_lines_hold_every_kind_of_text() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    ui = Ui({}, out=out, err=err)
+    ui.use_json()
+    ui.banner("GLM", "served")
+    ui.step(1, 6, "Checks")
+    ui.inform("I_PORT", "free")
+    ui.inform("W_DIFFERS", "PORT")
+    ui.progress("never shown")
+    ui.failure(Failure("E_PORT", found="held", needed="free"))
+    told = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert told[:3] == [{"text": "GLM: served"}, {"text": "[1/6] Checks"}, {"code": "I_PORT", "found": "free"}]
+    assert (told[3]["code"], bool(told[3]["do"]), told[4]["code"], len(told), err.getvalue()) == ("W_DIFFERS", True, "E_PORT", 5, "")
 
 
 def test_progress_in_a_pipe_comes_after_ten_seconds_and_not_each_time() -> None:
