@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,6 +20,15 @@ class GrammarError(LockstepError):
     """A grammar that cannot be used. The text goes to whoever sent it."""
 
 
+class Spelled(Protocol):
+    """What a vocabulary needs of `text.tokenizer.Tokenizer`."""
+
+    added: dict[str, int]
+    size: int
+
+    def token_bytes(self, token: int) -> bytes: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """Bytes of every id below `len(spellings)`, and the ids that end a reply."""
@@ -28,9 +37,10 @@ class Vocabulary:
     stops: tuple[int, ...]
 
     @classmethod
-    def of(cls, spellings: Sequence[bytes], control: Collection[int], stops: Sequence[int]) -> Vocabulary:
-        """`control` ids are reached by their number only: they get bytes that begin no character, so no text ever matches them."""
-        told = [b"\xff" + token.to_bytes(4, "big") if token in control else data for token, data in enumerate(spellings)]
+    def of(cls, tokenizer: Spelled, stops: Iterable[int]) -> Vocabulary:
+        """Added tokens are reached by their number only: they get bytes that begin no character, so no text ever matches them."""
+        added = frozenset(tokenizer.added.values())
+        told = (b"\xff" + token.to_bytes(4, "big") if token in added else tokenizer.token_bytes(token) for token in range(tokenizer.size))
         return cls(tuple(told), tuple(stops))
 
     def encode(self) -> bytes:
