@@ -5,6 +5,7 @@ Another rank is the same command with `--rank`: it loads its share and runs what
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import os
@@ -25,6 +26,7 @@ from lockstep import __version__
 from lockstep.cache import PAGE_TOKENS, StateSlots, TokenPool
 from lockstep.cache.spill import SpillFolder
 from lockstep.channel.child import ChildChannel
+from lockstep.config.generation import read_generation_config
 from lockstep.config.model import ModelConfig
 from lockstep.config.processor import read_processor_config
 from lockstep.config.serving import ServingOptions
@@ -34,6 +36,7 @@ from lockstep.core.grid import pages_of
 from lockstep.core.messages import Failed, Loading, Ready
 from lockstep.core.rank_messages import Begin, HashState, Joined, Leave, Run
 from lockstep.draft.loader import Surroundings, load_drafting
+from lockstep.grammar.protocol import Backend, Vocabulary
 from lockstep.layers.exchange import ALONE, Exchange
 from lockstep.layers.params import Params
 from lockstep.loop import EngineLoop
@@ -51,6 +54,7 @@ from lockstep.run.settings import compare_settings, rank_settings, settings_dige
 from lockstep.run.team import Follower, LeadingRunner
 from lockstep.run.watchdog import Watchdog, WatchedRunner
 from lockstep.sched import KeptLimits, Scheduler, SchedulerLimits
+from lockstep.text.tokenizer import Tokenizer as SpelledTokenizer
 from lockstep.weights import Checkpoint
 from lockstep.weights.dense import coded_weights
 
@@ -298,7 +302,7 @@ def load(options: ServingOptions, progress: Callable[[str, float], None], exchan
     drafting = load_drafting(options, Surroundings(checkpoint, model, vocabulary, pool.pages, options.parallel))
     build = origin(options, _digest(options)) if options.spill_dir else ""
     spill = SpillFolder(options.spill_dir, exchange.share.rank, build) if options.spill_dir else None
-    runner = Runner(model, pool, slots, vocabulary, drafting.drafter, spill, tower)
+    runner = Runner(model, pool, slots, vocabulary, drafting.drafter, spill, tower, _grammars(options))
     if drafting.unknown_costs:
         measure_steps(model, drafting.unknown_costs)
     kept = _kept_limits(options, runner.kept_sizes)
@@ -313,6 +317,19 @@ def _tower(options: ServingOptions, checkpoint: Checkpoint, model: GlmModel) -> 
     params = Params(checkpoint, "model.visual.", torch.device(model.device), model.dtype)
     with torch.inference_mode():
         return VisionTower(params, vision, read_processor_config(options.model, vision).pixels)
+
+
+def _grammars(options: ServingOptions) -> Callable[[], Backend]:
+    """The grammar library, loaded when the first grammar comes: it takes a second or two that few starts need."""
+
+    @functools.cache
+    def loaded() -> Backend:
+        from lockstep.grammar.backend import XGrammar
+
+        stops = read_generation_config(options.model).eos_token_ids
+        return XGrammar(Vocabulary.of(SpelledTokenizer.load(options.model), stops))
+
+    return loaded
 
 
 def _used_vocabulary(options: ServingOptions, rows: int) -> int:

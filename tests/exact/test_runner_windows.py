@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from lockstep.cache import StateSlots, TokenPool
 from lockstep.core.plan import Admission, PromptSlice, StepPlan, StepWindow
-from lockstep.core.types import EngineRequest, Sampling
+from lockstep.core.types import EngineRequest, Sampling, TokenLogprob
 from lockstep.draft.stream import Ask, Drafter, Proposal
 from lockstep.model.glm import GlmModel
 from lockstep.run.runner import Runner
@@ -66,6 +67,52 @@ def replies(model: GlmModel, asked: list[EngineRequest], guess: Guess) -> dict[s
         for name, chosen in run.execute(StepPlan(windows=windows)).tokens.items():
             tokens[name] += chosen
     return {name: (got, run.state_hash(name)) for name, got in tokens.items()}
+
+
+def test_penalties_biases_and_a_token_that_is_due_are_the_same_with_drafts_and_change_replies(model: GlmModel):
+    plain = Sampling(temperature=1.0, seed=3)
+    free = replies(model, requests(plain), nothing)
+    told: dict[str, Any] = {"presence_penalty": 0.7, "frequency_penalty": 0.9, "repetition_penalty": 1.3}
+    for settings, fields in (
+        (Sampling(temperature=0.0, **told), {}),
+        (Sampling(temperature=1.0, seed=3, logit_bias=((7, 9.0), (8, -100.0))), {"close_after": (9, 5)}),
+        (Sampling(temperature=1.0, seed=3, **told), {"close_after": (9, 5)}),
+    ):
+        asked = requests(settings, **fields)
+        serial = replies(model, asked, nothing)
+        assert all(serial[name][0] != free[name][0] for name in free)
+        assert all(5 in got[:10] for got, _ in serial.values()) or not fields
+        for right in (0.0, 0.8, 1.0):
+            assert replies(model, asked, oracle_with_errors(serial, right)) == serial
+
+
+def test_logprobs_of_reply_and_prompt_are_those_of_the_logits_however_rows_are_cut(model: GlmModel):
+    one = EngineRequest("r", tuple(range(100, 230)), Sampling(temperature=0.0), REPLY, logprobs=3, prompt_logprobs=2)
+    serial, pages = replies(model, [one], nothing), tuple(range(PAGES_EACH))
+
+    def told(guess: Guess, cuts: tuple[int, ...]) -> tuple[list[TokenLogprob], list[TokenLogprob]]:
+        run, of_reply, of_prompt = runner(model, guess), list[TokenLogprob](), list[TokenLogprob]()
+        ends = (*cuts, 130)
+        slices = [PromptSlice("r", start, end - start, end == 130) for start, end in zip((0, *cuts), ends, strict=True)]
+        plans = [StepPlan((), (Admission(one, 0, pages),), tuple(slices))]
+        while len(of_reply) < REPLY:
+            result = run.execute(plans.pop() if plans else StepPlan(windows=(StepWindow("r", REPLY - len(of_reply) - 1),)))
+            assert len(result.logprobs["r"]) == len(result.tokens["r"])
+            of_reply += result.logprobs["r"]
+            of_prompt += result.prompt_logprobs.get("r", ())
+        return of_reply, of_prompt
+
+    whole = told(nothing, ())
+    assert told(oracle_with_errors(serial, 0.8), (64,)) == told(oracle_with_errors(serial, 1.0), (64, 128)) == whole
+    assert len(whole[1]) == 129
+    assert all(row.logprob == row.top[0][1] > row.top[1][1] >= row.top[2][1] for row in whole[0])
+    assert [row.top[0][0] for row in whole[0]] == serial["r"][0]
+    with torch.inference_mode():
+        run = runner(model, nothing)
+        run.execute(StepPlan((), (Admission(one, 0, pages),)))
+        hidden = model.run_prompt(run._live["r"].sequence, one.prompt_ids, every_row=True).hidden
+        exact = torch.log_softmax(model.head(hidden)[:, :VOCABULARY].double(), -1)
+    assert [row.logprob for row in whole[1]] == pytest.approx([float(exact[at, one.prompt_ids[at + 1]]) for at in range(129)], abs=1e-12)
 
 
 def nothing(name: str, at: int) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lockstep.core.types import EngineRequest
+from lockstep.core.types import EngineRequest, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +118,7 @@ class StepPlan:
 class StepResult:
     """Tokens chosen per request, in order: the accepted drafts and one more. `failed` names requests whose row could not be sampled.
 
+    `logprobs` are those of `tokens`, `prompt_logprobs` those of the prompt tokens behind the rows run, for requests that asked.
     `drafted` counts the drafts run per request, for those that had any. `lost` names requests whose kept state could not be read back:
     they hold their slot and pages, are empty, and none of their prompt slices was run.
     """
@@ -126,3 +127,5 @@ class StepResult:
     failed: dict[str, str] = field(default_factory=dict)
     drafted: dict[str, int] = field(default_factory=dict)
     lost: tuple[str, ...] = ()
+    logprobs: dict[str, tuple[TokenLogprob, ...]] = field(default_factory=dict)
+    prompt_logprobs: dict[str, tuple[TokenLogprob, ...]] = field(default_factory=dict)

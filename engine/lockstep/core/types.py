@@ -30,6 +30,10 @@ class Sampling:
 
     `top_k` 0 and `top_p` 1.0 and `min_p` 0.0 switch the respective cut off. `seed` is an unsigned 64-bit integer: the noise
     of position p and token t is a function of (seed, p, t) and of nothing else.
+
+    Before any cut the logits of ids that were seen, in prompt or reply, are divided by `repetition_penalty` if positive and multiplied by
+    it if not; of ids the reply has, `presence_penalty` and, once for each time, `frequency_penalty` are taken off; then `logit_bias` pairs
+    (id, number) are added.
     """
 
     temperature: float = 1.0
@@ -37,6 +41,25 @@ class Sampling:
     top_p: float = 0.95
     min_p: float = 0.0
     seed: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def has_penalties(self) -> bool:
+        """True if the tokens so far change what comes next."""
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Natural logarithm of a token's probability under the model alone (before penalties, biases, masks, temperature and cuts), and the
+    likeliest ids with theirs, likeliest first, lower ids first among equals.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +79,18 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
+class Grammar:
+    """What a reply has to look like: a compiled grammar (`lockstep.grammar`) and the name of what it was compiled from.
+
+    It holds behind the first id `begins_behind`, from the reply's begin if that is -1; the reply cannot end before.
+    """
+
+    digest: str
+    data: bytes
+    begins_behind: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class EngineRequest:
     """One tokenised request as the scheduler sees it. `prompt_ids` is never empty; `max_tokens` >= 1 counts generated tokens.
 
@@ -65,6 +100,10 @@ class EngineRequest:
     `owner` is whose turn it is when requests wait: owners share the server evenly. `priority` is a value of PRIORITIES, lower goes first.
     `deadline_s` seconds after its arrival a request ends, 0 for never. Prompts are compared by `identity`, never by `prompt_ids`, which are
     equal for different pictures.
+
+    With `logprobs` >= 0 each token of the reply comes with that many alternatives, with `prompt_logprobs` >= 0 each token of the prompt but
+    the first, which is then run from its begin whatever states are kept. `close_after` (n, id): unless one of the first n tokens of the
+    reply is id, the next one is.
     """
 
     id: str
@@ -81,6 +120,10 @@ class EngineRequest:
     priority: int = 0
     deadline_s: float = 0.0
     pictures: tuple[Picture, ...] = ()
+    logprobs: int = -1
+    prompt_logprobs: int = -1
+    close_after: tuple[int, int] | None = None
+    grammar: Grammar | None = None
 
     @property
     def identity(self) -> tuple[int, ...]:
@@ -112,7 +155,8 @@ class RoundEvent:
     """Tokens one request got in one round, in order. `finish` is set on the last event of a request, exactly once.
 
     `usage` is set on the last event only. `state_hash` (hex SHA-256 of the committed state) only when the engine runs with
-    state hashes on, and only on the last event. A stop token is part of `token_ids`.
+    state hashes on, and only on the last event. A stop token is part of `token_ids`. `logprobs`, if asked for, are those of `token_ids`;
+    `prompt_logprobs` come with the first event, those of all prompt tokens behind the first. `cached_tokens` of the prompt were not run.
     """
 
     request_id: str
@@ -121,3 +165,6 @@ class RoundEvent:
     usage: Usage | None = None
     state_hash: str | None = None
     error: str | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    cached_tokens: int = 0

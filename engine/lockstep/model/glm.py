@@ -122,8 +122,16 @@ class GlmModel:
         self._stores = [next(stores) if kind is Attention.DSA else None for kind in self.config.attention_kinds]
 
     @torch.inference_mode()
-    def run_prompt(self, sequence: Sequence, ids: Items[int], taps: Items[int] = (), pictures: Items[tuple[int, Tensor]] = ()) -> RowOutput:
-        """Run and commit prompt tokens behind `sequence`; returns the last row's hidden `[1, D]` and the taps of all n rows.
+    def run_prompt(
+        self,
+        sequence: Sequence,
+        ids: Items[int],
+        taps: Items[int] = (),
+        pictures: Items[tuple[int, Tensor]] = (),
+        every_row: bool = False,
+    ) -> RowOutput:
+        """Run and commit prompt tokens behind `sequence`; returns the last row's hidden `[1, D]`, with `every_row` that of all n rows, and
+        the taps of all n rows.
 
         `pictures` are rows `[n, D]` that stand in for the embeddings of `ids` from some place on, of several pairs each its own.
         Raises ValueError if `sequence.length` is not a multiple of 64 (so only the last slice of a prompt may end off the grid), if
@@ -136,7 +144,8 @@ class GlmModel:
             )
         tiles = range(0, len(ids), PROMPT_ROWS)
         outputs = [self._prompt_tile(sequence, ids[at : at + PROMPT_ROWS], taps, _within(pictures, at)) for at in tiles]
-        return RowOutput(outputs[-1].hidden[-1:], torch.cat([output.taps for output in outputs], 1))
+        hidden = torch.cat([output.hidden for output in outputs]) if every_row else outputs[-1].hidden[-1:]
+        return RowOutput(hidden, torch.cat([output.taps for output in outputs], 1))
 
     def _prompt_tile(self, sequence: Sequence, ids: Items[int], taps: Items[int], pictures: Items[tuple[int, Tensor]]) -> RowOutput:
         rows = self._planner.plan([sequence], [ids], (1,) * len(ids), PROMPT_ROWS)

@@ -6,6 +6,7 @@ Knows which sequence a request is; knows nothing of queues, text or who drafts.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,15 +16,18 @@ from torch import Tensor
 
 from lockstep.cache import PAGE_TOKENS, Sequence, StateSlots, TokenPool
 from lockstep.cache.spill import SpillFolder
-from lockstep.core.grid import last_tile
+from lockstep.core.grid import TILE, last_tile
 from lockstep.core.plan import Admission, PromptSlice, StepPlan, StepResult, StepWindow
+from lockstep.core.types import EngineRequest, TokenLogprob
 from lockstep.draft.stream import Ask, Drafter, Kept, Stream
+from lockstep.grammar.protocol import Backend
 from lockstep.model.glm import GlmModel
 from lockstep.model.vision import VisionTower
+from lockstep.run.constraint import Constraint
 from lockstep.run.kept import KeptSizes, KeptStates, LastTile
 from lockstep.run.memory import SavedStream, StreamMemory
 from lockstep.run.pictures import PictureRows
-from lockstep.run.sampler import RowRequest, SamplingError, choose
+from lockstep.run.sampler import History, RowRequest, SamplingError, choose, logprob
 
 
 @dataclass(slots=True)
@@ -51,10 +55,14 @@ class Runner:
         drafter: Drafter | None = None,
         spill: SpillFolder | None = None,
         tower: VisionTower | None = None,
+        grammars: Callable[[], Backend] | None = None,
     ) -> None:
         self._model, self._slots, self._vocabulary = model, slots, vocabulary
         self._drafter = drafter or Drafter()
         self._live: dict[str, Stream] = {}
+        self._histories: dict[str, History] = {}
+        self._constraints: dict[str, Constraint] = {}
+        self._grammars = grammars
         self._memory = StreamMemory(pool, slots, self._drafter)
         self._paused: dict[str, SavedStream] = {}
         self._kept = KeptStates(self._memory, model.exchange, spill)
@@ -75,6 +83,8 @@ class Runner:
             stream = self._live.pop(name)
             self._paused.pop(name, None)
             self._whole_prompts.pop(name, None)
+            self._histories.pop(name, None)
+            self._constraints.pop(name, None)
             if stream.request.draft:
                 self._drafter.release(stream)
         self._kept.spill(plan.spills)
@@ -115,6 +125,10 @@ class Runner:
         restore, request = admission.restore, admission.request
         self._slots.reset(admission.slot)
         stream = self._live[request.id] = Stream(request, Sequence(admission.slot, list(admission.pages)))
+        if request.sampling.has_penalties or request.close_after:
+            self._histories[request.id] = History(request.prompt_ids, self._vocabulary)
+        if request.grammar and self._grammars:
+            self._constraints[request.id] = Constraint(request, self._grammars())
         if request.draft:
             self._drafter.admit(stream, last_tile(restore.tokens) + 1 if restore else 1)
         if restore is None:
@@ -134,8 +148,11 @@ class Runner:
         stream, start, end = self._live[piece.request_id], piece.start, piece.start + piece.count
         if piece.count:
             pictures = self._pictures.within(stream.request, start, end)
-            output = self._model.run_prompt(stream.sequence, stream.request.prompt_ids[start:end], self._taps(stream), pictures)
-            taps, logits = output.taps, torch.from_numpy(self._logits(output.hidden)[0]) if piece.last else None
+            every = stream.request.prompt_logprobs >= 0
+            output = self._model.run_prompt(stream.sequence, stream.request.prompt_ids[start:end], self._taps(stream), pictures, every)
+            if every:
+                step.result.prompt_logprobs[stream.request.id] = self._told_of_prompt(stream.request, start, output.hidden, step)
+            taps, logits = output.taps, torch.from_numpy(self._logits(output.hidden[-1:])[0]) if piece.last else None
         else:
             whole = self._whole_prompts.pop(piece.request_id)
             start, taps, logits = last_tile(end), whole.taps, whole.logits
@@ -193,18 +210,31 @@ class Runner:
         if places:
             asks = [Ask(streams[at], windows[at].max_drafts) for at in places]
             for at, proposal in zip(places, self._drafter.propose(asks), strict=True):
-                drafts[at] = proposal.tokens[: windows[at].max_drafts]
+                most, constraint = windows[at].max_drafts, self._constraints.get(streams[at].request.id)
+                drafts[at] = constraint.drafts(proposal.tokens, most) if constraint else proposal.tokens[:most]
         return drafts
 
     def _logits(self, hidden: Tensor) -> NDArray[np.float32]:
         return self._model.head(hidden)[:, : self._vocabulary].float().cpu().numpy()
 
+    def _told_of_prompt(self, request: EngineRequest, start: int, hidden: Tensor, step: _Step) -> tuple[TokenLogprob, ...]:
+        """Behind what other slices of this step told, the tokens that follow rows `start` and on; a tile of logits at a time."""
+        told = list(step.result.prompt_logprobs.get(request.id, ()))
+        following = request.prompt_ids[start + 1 : start + 1 + len(hidden)]
+        for at in range(0, len(following), TILE):
+            rows = self._logits(hidden[at : at + TILE])
+            told += [logprob(values, token, request.prompt_logprobs) for values, token in zip(rows, following[at:], strict=False)]
+        return tuple(told)
+
     def _take(self, stream: Stream, logits: NDArray[np.float32], drafts: tuple[int, ...], result: StepResult) -> tuple[int, ...]:
         """Choose row after row while the draft that fed the next row is the token chosen; nothing if a row could not be sampled."""
         chosen: list[int] = []
+        told: list[TokenLogprob] = []
         try:
             for row, values in enumerate(logits):
-                chosen.append(choose(values, self._row_request(stream, len(chosen))))
+                chosen.append(self._choose(stream, values, len(chosen)))
+                if stream.request.logprobs >= 0:
+                    told.append(logprob(values, chosen[-1], stream.request.logprobs))
                 if row < len(drafts) and (drafts[row] != chosen[-1] or chosen[-1] in stream.request.stop_ids):
                     break
         except SamplingError as error:
@@ -213,9 +243,31 @@ class Runner:
         stream.pending = chosen[-1]
         stream.generated += len(chosen)
         result.tokens[stream.request.id] = tuple(chosen)
+        if told:
+            result.logprobs[stream.request.id] = tuple(told)
         return tuple(chosen)
+
+    def _choose(self, stream: Stream, logits: NDArray[np.float32], ahead: int) -> int:
+        """The token behind `ahead` others of this step: the one that is due by now, or else a draw."""
+        request, history = stream.request, self._histories.get(stream.request.id)
+        token = -1
+        if request.close_after and history and not history.counts[request.close_after[1]]:
+            due, closing = request.close_after
+            if stream.generated + ahead >= due:
+                token = closing
+        if token < 0:
+            token = choose(logits, self._row_request(stream, ahead))
+        if history:
+            history.add(token)
+        if constraint := self._constraints.get(request.id):
+            constraint.take(token)
+        return token
 
     def _row_request(self, stream: Stream, ahead: int) -> RowRequest:
         request, index = stream.request, stream.generated + ahead
         hold = index < request.min_tokens and not request.ignore_eos
-        return RowRequest(request.sampling, len(request.prompt_ids) + index, request.stop_ids if hold else frozenset())
+        banned, history = request.stop_ids if hold else frozenset[int](), self._histories.get(request.id)
+        if constraint := self._constraints.get(request.id):
+            banned |= constraint.held_back
+        allowed = constraint.allowed() if constraint else None
+        return RowRequest(request.sampling, len(request.prompt_ids) + index, banned, history, allowed)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lockstep.core.grid import pages_of
-from lockstep.core.types import EngineRequest, FinishReason, RoundEvent, Usage
+from lockstep.core.types import EngineRequest, FinishReason, RoundEvent, TokenLogprob, Usage
 from lockstep.sched.reuse import PromptWork
 
 
@@ -29,6 +29,7 @@ class Live:
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
 
     @property
     def id(self) -> str:
@@ -66,6 +67,11 @@ class Live:
         self.drafted += drafted
         self.accepted += max(0, len(tokens) - 1)
         return tokens[:taken], finish
+
+    def told(self, event: RoundEvent, logprobs: tuple[TokenLogprob, ...]) -> RoundEvent:
+        """`event` of tokens with what was asked for beside them; what belongs to the prompt is told once."""
+        prompt, self.prompt_logprobs = tuple(self.prompt_logprobs), []
+        return replace(event, logprobs=logprobs[: len(event.token_ids)], prompt_logprobs=prompt, cached_tokens=self.prompt.cached)
 
     def end(self, now_s: float, tokens: tuple[int, ...], reason: FinishReason, error: str | None = None) -> RoundEvent:
         """Its last event."""

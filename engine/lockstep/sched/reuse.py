@@ -39,6 +39,11 @@ class PromptWork:
         """Length of the prompt."""
         return self.trace.tokens
 
+    @property
+    def runs_all(self) -> bool:
+        """True if every row has something to tell, so that no state may stand in for rows."""
+        return self.request.prompt_logprobs >= 0
+
 
 class PromptReuse:
     """Begins prompts from the states of `kept` and cuts them where states are to be made."""
@@ -50,7 +55,7 @@ class PromptReuse:
         """True if a prompt under way will soon leave a longer common prefix than any kept state; it is told to keep one there. True as well
         if the state to begin from is just being read from disk.
         """
-        if not self.kept.limits.on:
+        if not self.kept.limits.on or work.runs_all:
             return False
         known = self.kept.find(work.trace)
         if known and self.kept.is_arriving(known):
@@ -70,7 +75,7 @@ class PromptReuse:
 
     def source(self, work: PromptWork) -> KeptState | None:
         """The state a prompt would begin from now."""
-        return self.kept.find(work.trace)
+        return None if work.runs_all else self.kept.find(work.trace)
 
     def begin(self, work: PromptWork, state: KeptState | None) -> Restore | None:
         """Begin a prompt, from `state` if there is one. Its pages are those of `KeptPrompts.shared_pages`, then private ones."""

@@ -148,12 +148,13 @@ class Scheduler:
             if live is None or piece.request_id in result.lost:
                 continue
             self._reuse.ran(live.prompt, piece)
+            live.prompt_logprobs += result.prompt_logprobs.get(live.id, ())
             if piece.last:
                 live.decoding_since_s = self._clock()
         self._reuse.skipped(plan, result)
         for live in self._alive(result.lost):
             self._reuse.lose(live.prompt)
-        events = [self._progress(live, result.tokens[live.id], result.drafted.get(live.id, 0)) for live in self._alive(result.tokens)]
+        events = [self._progress(live, result) for live in self._alive(result.tokens)]
         events += [self._finish(live, (), FinishReason.FAILED, result.failed[live.id]) for live in self._alive(result.failed)]
         return events
 
@@ -284,9 +285,10 @@ class Scheduler:
     def _alive(self, names: Iterable[str]) -> list[Live]:
         return [self._live[name] for name in names if name in self._live]
 
-    def _progress(self, live: Live, tokens: tuple[int, ...], drafted: int) -> RoundEvent:
-        taken, finish = live.progress(tokens, drafted)
-        return self._finish(live, taken, finish) if finish else RoundEvent(live.id, taken)
+    def _progress(self, live: Live, result: StepResult) -> RoundEvent:
+        taken, finish = live.progress(result.tokens[live.id], result.drafted.get(live.id, 0))
+        event = self._finish(live, taken, finish) if finish else RoundEvent(live.id, taken)
+        return live.told(event, result.logprobs.get(live.id, ()))
 
     def _finish(self, live: Live, tokens: tuple[int, ...], reason: FinishReason, error: str | None = None) -> RoundEvent:
         now = self._clock()
