@@ -85,7 +85,8 @@ def test_an_open_server_gets_no_key_and_says_so_at_every_start(box: Box) -> None
         done = box.run(AUTH="open", HOST="0.0.0.0")
         assert done.returncode == 0, done.stderr
         assert "[W_OPEN_BIND]" in done.stderr
-        box.stop()
+    restarted = box.run("restart", AUTH="open", HOST="0.0.0.0")
+    assert "[W_OPEN_BIND]" in restarted.stderr
     assert not (box.root / ".state/api-key").exists()
 
 

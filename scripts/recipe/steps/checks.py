@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -102,8 +103,13 @@ class ChecksStep:
         ]
         return [Question(what, ask) for is_asked, what, ask in asked if is_asked]
 
+    @functools.cached_property
+    def _facts(self) -> gpu.Gpus:
+        """Asked once: a driver that is not kept loaded takes seconds for each question."""
+        return host.gpus(self._job.environment)
+
     def _runtime(self) -> Iterator[Finding]:
-        ids = [gpu.uuid for gpu in host.gpus(self._job.environment).chosen(self._job.config.gpus())]
+        ids = [one.uuid for one in self._facts.chosen(self._job.config.gpus())]
         if ids and not docker.check(containers.daemon(self._job.environment)).is_failure:
             problem = containers.gpu_problem(self._job.environment, ids)
             found = Finding("E_NVIDIA_RUNTIME", problem, "a container with the GPUs in it")
@@ -111,10 +117,10 @@ class ChecksStep:
 
     def _gpus(self) -> Iterator[Finding]:
         config, need = self._job.config, self._job.config.gpus()
-        facts = host.gpus(self._job.environment) if need else gpu.Gpus(())
+        facts = self._facts if need else gpu.Gpus(())
         yield (found := gpu.check(facts, need))
         if need and not found.is_failure:
-            taken = None if self._frees_gpus else wait_for_gpus(self._job)
+            taken = None if self._frees_gpus else wait_for_gpus(self._job, facts)
             yield from [taken] if taken else []
             yield from gpu.state(facts.chosen(need), config.number("MAX_GPU_CELSIUS"))
             yield from gpu.links(facts, facts.chosen(need))
@@ -180,12 +186,16 @@ def licence_of(job: Job) -> Path:
     return job.config.folder("STATE_DIR") / "licence-dflash2.json"
 
 
-def wait_for_gpus(job: Job) -> Finding | None:
-    """Wait until the GPUs are as free as they have to be: an ended program's memory comes back late. Returns what is still wrong then."""
+def wait_for_gpus(job: Job, facts: gpu.Gpus | None = None) -> Finding | None:
+    """Wait until the GPUs are as free as they have to be: an ended program's memory comes back late. Returns what is still wrong then.
+
+    `facts` are those of the first look.
+    """
     config = job.config
     until = time.monotonic() + config.number("GPU_WAIT_TIMEOUT")
     while True:
-        chosen = host.gpus(job.environment).chosen(config.gpus())
+        chosen = (facts or host.gpus(job.environment)).chosen(config.gpus())
+        facts = None
         found = gpu.room(chosen, config.number("MIN_GPU_FREE_MIB"))
         if found is None or any(one.programs for one in chosen) or time.monotonic() > until:
             return found
