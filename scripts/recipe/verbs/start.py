@@ -12,6 +12,7 @@ from recipe import interrupts, launching, lock, plan, server
 from recipe import record as records
 from recipe.adapters import containers
 from recipe.adapters.hub import is_complete
+from recipe.checks import auth
 from recipe.checks.disk import Want
 from recipe.environment import Environment
 from recipe.job import Job
@@ -168,7 +169,7 @@ def _headline(job: Job) -> None:
     shown = ", ".join(
         f"{name} {job.config.shown(name)}" for name in ("PROFILE", "RUNTIME", "GPUS", "CONTEXT", "PARALLEL", "DENSE", "KV", "DRAFTER")
     )
-    job.ui.headline(f"GLM-5.3-Flash: {shown}, {job.config.text('HOST')} port {job.config.text('PORT')}")
+    job.ui.banner("GLM-5.3-Flash", f"{shown}, {job.config.text('HOST')} port {job.config.text('PORT')}")
 
 
 def _smoke(job: Job, serve: ServeStep) -> SmokeStep:
@@ -262,6 +263,8 @@ def _clear_up(job: Job) -> Record | None:
 def _reattach(job: Job, running: Record) -> int:
     launch = running.launch
     job.ui.inform("I_RUNNING", f"{launch.url}, model {launch.name}; ./start.sh restart replaces it, ./stop.sh ends it")
+    if launch.settings.get("AUTH") == "open" and not auth.is_loopback(launch.host):
+        job.ui.inform("W_OPEN_BIND", f"HOST={launch.host} AUTH=open")
     for difference in launching.differences(launch, job.config):
         job.ui.inform("W_DIFFERS", difference)
     plan.carry_out((SmokeStep(job, launch, lambda: running),), job.ui, first=STEPS, total=STEPS)
