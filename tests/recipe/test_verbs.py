@@ -153,3 +153,16 @@ def test_a_setting_without_effect_is_named_with_its_reason(box: Box) -> None:
     done = box.run("config")
     assert "[W_NO_EFFECT] MASTER_PORT from .env line 1 (MASTER_PORT)" in done.stderr
     assert "DENSE from .env line 3 counts, not .env line 2 (TF_GLM_DENSE)" in done.stderr
+
+
+def test_logs_are_followed_until_the_server_ends(box: Box) -> None:
+    box.run()
+    log = Path(box.record["folder"]) / "server.log"
+    following = box.popen("logs", "-f", "--rank", "1")
+    assert following.stdout is not None
+    time.sleep(1)
+    with log.open("a") as file:
+        file.write("INFO rank 0 other\nINFO rank 1 said late\n")
+    assert following.stdout.readline() == "INFO rank 1 said late\n"
+    box.stop()
+    assert following.wait(10) == 0
