@@ -30,6 +30,7 @@ constexpr int BLOCKS_K = K / 64;
 constexpr int PIECES = BLOCKS_K / SLICES;
 constexpr int PAD = 68;
 constexpr int SUMS = WARPS * ITEM_ROWS * PAD;
+static_assert(STAGES <= PIECES && (STAGES & (STAGES - 1)) == 0, "a ring reaches into the next unit only");
 static_assert(STRIPS % GROUPS == 0 && BLOCKS_K % SLICES == 0 && WARPS % SLICES == 0, "shape does not divide");
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
@@ -80,13 +81,42 @@ __device__ __forceinline__ void multiply(float* sums, u32 a0, u32 a1, u32 a2, u3
 // One ring word: 4 inputs of columns g and g + 8. A weight fills both halves of its register and meets (input, 0): packing two weights
 // would cost an instruction a weight more than the additional products.
 __device__ __forceinline__ void decode_word(float* sums, u32 before, u32 word, const u32* inputs, u32 mask) {
+#if PACKED
+    u32 raw[8], half[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        u32 window = i == 3 ? word : __funnelshift_r(word, before, 12 - 4 * i);
+        u32 high = window >> 16, low;
+#if EXTRACT == 1
+        asm("mad.lo.u32 %0, %1, 0xFFFF0000, %2;" : "=r"(low) : "r"(high), "r"(window));
+#else
+        low = window & 0xFFFF;
+#endif
+        raw[i] = high * 0xCBAC1FEDu;
+        raw[i + 4] = low * 0xCBAC1FEDu;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        u32 a = __byte_perm(raw[2 * i], raw[2 * i + 1], 0x5410), b = __byte_perm(raw[2 * i], raw[2 * i + 1], 0x7632);
+        asm("lop3.b32 %0, %1, %2, 0x3B603B60, 0x6a;" : "=r"(a) : "r"(a), "r"(mask));
+        asm("lop3.b32 %0, %1, %2, 0x3B603B60, 0x6a;" : "=r"(b) : "r"(b), "r"(mask));
+        asm("add.rn.f16x2 %0, %1, %2;" : "=r"(half[i]) : "r"(a), "r"(b));
+    }
+    multiply(sums, half[0], half[2], half[1], half[3], inputs[0], inputs[2]);
+    return;
+#endif
     u32 value[8];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         u32 window = i == 3 ? word : __funnelshift_r(word, before, 12 - 4 * i);
-        u32 high = window >> 16;
+        u32 high = window >> 16, low;
+#if EXTRACT == 1
+        asm("mad.lo.u32 %0, %1, 0xFFFF0000, %2;" : "=r"(low) : "r"(high), "r"(window));
+#else
+        low = window & 0xFFFF;
+#endif
         value[i] = weight(high, mask);
-        value[i + 4] = weight(window - (high << 16), mask);
+        value[i + 4] = weight(low, mask);
     }
     multiply(sums, value[0], value[4], value[1], value[5], inputs[0], inputs[1]);
     multiply(sums, value[2], value[6], value[3], value[7], inputs[2], inputs[3]);
@@ -97,7 +127,11 @@ __device__ __forceinline__ void decode_piece(float (*sums)[4], const uint4* word
     u32 before[4] = {last[0], last[1], last[2], last[3]};
 #pragma unroll
     for (int m = 0; m < 4; m++) {
+#if PACKED
+        const u32 inputs[4] = {x[m], 0, x[m + 4], 0};
+#else
         const u32 inputs[4] = {x[m] & 0xFFFF, x[m] >> 16, x[m + 4] & 0xFFFF, x[m + 4] >> 16};
+#endif
 #pragma unroll
         for (int s = 0; s < 4; s++) {
             u32 word = m == 0 ? words[s].x : m == 1 ? words[s].y : m == 2 ? words[s].z : words[s].w;
@@ -107,14 +141,20 @@ __device__ __forceinline__ void decode_piece(float (*sums)[4], const uint4* word
     }
 }
 
-// Rotated inputs of this lane's row for a unit, or null: x fp16 [SIDES][pairs][K].
-__device__ __forceinline__ const uint4* inputs_of(const u16* x, const int* plan, int pairs, int unit, int units, int slice, int group, int lane) {
-    if (unit >= units) return nullptr;
+// What a lane without a row multiplies with.
+__device__ const uint4 nothing[2] = {};
+
+// Where this lane's row of a unit has its rotated inputs, and how far the next 64 are: x fp16 [SIDES][pairs][K].
+struct Inputs {
+    const uint4* from;
+    int step;
+};
+
+__device__ __forceinline__ Inputs inputs_of(const u16* x, const int* plan, int pairs, int unit, int slice, int group, int lane) {
     const int item = unit / UNITS, strip = unit % UNITS * GROUPS + group, row = lane >> 2;
-    if (row >= rows_of(plan)[item]) return nullptr;
-    const int pair = pairs_of(plan)[item * ITEM_ROWS + row];
+    const int rows = rows_of(plan)[item], pair = pairs_of(plan)[item * ITEM_ROWS + row];
     const u16* from = x + ((size_t)(strip / (STRIPS / SIDES)) * pairs + pair) * K + slice * PIECES * 64 + (lane & 3) * 16;
-    return reinterpret_cast<const uint4*>(from);
+    return row < rows ? Inputs{reinterpret_cast<const uint4*>(from), 8} : Inputs{nothing, 0};
 }
 
 __device__ __forceinline__ const unsigned char* source_of(const unsigned char* weights, const int* plan, int unit, int slice, int group) {
@@ -135,47 +175,42 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     u64* const barriers = reinterpret_cast<u64*>(kept + BUFFERS * SUMS);
     const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, slice = warp % SLICES, group = warp / SLICES;
     const u32 ring = shared_address(memory) + warp * STAGES * PIECE, barrier = shared_address(barriers + warp * STAGES);
-    const int units = plan[0] * UNITS;
     if (lane == 0) {
         for (int stage = 0; stage < STAGES; stage++) asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier + 8 * stage) : "memory");
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncwarp();
-    int ahead_unit = blockIdx.x, ahead = 0;
-    const unsigned char* from = ahead_unit < units ? source_of(weights, plan, ahead_unit, slice, group) : nullptr;
-    auto fetch = [&](int stage) {
-        if (ahead_unit >= units) return;
-        if (lane == 0) expect_and_copy(ring + stage * PIECE, from, barrier + 8 * stage);
-        from += PIECE;
-        if (++ahead == PIECES) {
-            ahead = 0;
-            ahead_unit += gridDim.x;
-            if (ahead_unit < units) from = source_of(weights, plan, ahead_unit, slice, group);
-        }
-    };
-    for (int stage = 0; stage < STAGES; stage++) fetch(stage);
-    int stage = 0, buffer = 0;
-    u32 phase = 0;
-    const uint4 none = make_uint4(0, 0, 0, 0);
-    const uint4* inputs = inputs_of(x, plan, pairs, blockIdx.x, units, slice, group, lane);
-    uint4 x0 = inputs ? inputs[0] : none, x1 = inputs ? inputs[1] : none;
+    // The plan has room for more units than a grid has blocks, so a block may look before it knows whether it has one.
+    const unsigned char* from = source_of(weights, plan, blockIdx.x, slice, group);
+    Inputs inputs = inputs_of(x, plan, pairs, blockIdx.x, slice, group, lane);
+    const int units = plan[0] * UNITS;
+    if (blockIdx.x >= units) return;
+    for (int stage = 0; stage < STAGES; stage++)
+        if (lane == 0) expect_and_copy(ring + stage * PIECE, from + stage * PIECE, barrier + 8 * stage);
+    int buffer = 0;
+    u32 count = 0;
+    uint4 x0 = inputs.from[0], x1 = inputs.from[1];
     for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
+        const bool more = unit + gridDim.x < units;
+        const int then = more ? unit + gridDim.x : unit;
+        const unsigned char* const from_then = source_of(weights, plan, then, slice, group);
+        const Inputs inputs_then = inputs_of(x, plan, pairs, then, slice, group, lane);
         float sums[4][4] = {};
 #pragma unroll 1
-        for (int piece = 0; piece < PIECES; piece++) {
-            if (piece == PIECES - 1)
-                inputs = inputs_of(x, plan, pairs, unit + gridDim.x, units, slice, group, lane);
-            else if (inputs)
-                inputs += 8;
-            const uint4 next0 = inputs ? inputs[0] : none, next1 = inputs ? inputs[1] : none;
-            wait(barrier + 8 * stage, phase);
+        for (int piece = 0; piece < PIECES; piece++, count++) {
+            const int stage = count % STAGES;
+            const uint4* const ahead = piece < PIECES - 1 ? inputs.from + (piece + 1) * inputs.step : inputs_then.from;
+            const uint4 next0 = ahead[0], next1 = ahead[1];
+            wait(barrier + 8 * stage, count / STAGES & 1);
             uint4 words[4];
             u32 last[4];
 #pragma unroll
             for (int s = 0; s < 4; s++) words[s] = *reinterpret_cast<const uint4*>(memory + (warp * STAGES + stage) * PIECE + s * 512 + lane * 16);
 #pragma unroll
             for (int s = 0; s < 4; s++) last[s] = __shfl_sync(~0u, words[s].w, (lane + 28) & 31);
-            fetch(stage);
+            if (lane == 0 && (more || piece < PIECES - STAGES))
+                expect_and_copy(ring + stage * PIECE, piece < PIECES - STAGES ? from + (piece + STAGES) * PIECE : from_then + (piece + STAGES - PIECES) * PIECE,
+                                barrier + 8 * stage);
 #if VARIANT == 1
 #pragma unroll
             for (int s = 0; s < 4; s++) {
@@ -189,11 +224,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
 #endif
             x0 = next0;
             x1 = next1;
-            if (++stage == STAGES) {
-                stage = 0;
-                phase ^= 1;
-            }
         }
+        from = from_then;
+        inputs = inputs_then;
         const int item = unit / UNITS, rows = rows_of(plan)[item];
         float* const own = kept + buffer * SUMS + warp * ITEM_ROWS * PAD;
 #pragma unroll

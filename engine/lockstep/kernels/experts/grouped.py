@@ -37,6 +37,8 @@ class Launch:
     blocks: int
     buffers: int
     warps: int = 8
+    extract: int = 0
+    packed: int = 0
 
     @property
     def shared_bytes(self) -> int:
@@ -46,7 +48,7 @@ class Launch:
 
 
 # The first has room for two blocks in 227 KiB a multiprocessor, the other for one in 99 KiB.
-LAUNCHES = {"sm_90": Launch(4, 2, 2), "sm_120": Launch(3, 1, 2)}
+LAUNCHES = {"sm_90": Launch(4, 2, 2), "sm_120": Launch(4, 1, 2)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Shape:
             )
         return {
             "K": self.inputs, "N": self.outputs, "SIDES": self.sides, "SLICES": slices, "WARPS": launch.warps, "BLOCKS": launch.blocks,
-            "STAGES": launch.stages, "BUFFERS": launch.buffers, "VARIANT": variant, "CODEBOOK": CODEBOOKS.index(codebook),
+            "STAGES": min(launch.stages, self.inputs // BLOCK // slices), "EXTRACT": launch.extract, "PACKED": launch.packed, "BUFFERS": launch.buffers, "VARIANT": variant, "CODEBOOK": CODEBOOKS.index(codebook),
             "MOST_PAIRS": MOST_PAIRS,
         }  # fmt: skip
 
