@@ -15,13 +15,14 @@ from recipe.config import Config
 from recipe.plan import Command
 from recipe.server import Places
 from recipe.settings import SETTINGS
-from recipe.ui import Ui
+from recipe.ui import PROGRESS_EVERY_S, Ui
 
 # A tool must not see what makes this program's own Python run, nor a secret it was not given by name.
 KEPT_BACK = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", *(name for name, setting in SETTINGS.items() if setting.is_secret))
 
 
 UNFINISHED = "unfinished.json"
+LONG_EVERY_S = 60.0
 
 
 @dataclass
@@ -60,17 +61,22 @@ class Job:
         """The run folder, or what its name will look like."""
         return self._folder or self.places.log_dir / "glm53-<UTC time>-<process>"
 
-    def command(self, code: str, *argv: str, secrets: Mapping[str, str] | None = None) -> Command:
-        """An external command whose failure raises `code` with the last line it printed. `secrets` reach it through its environment."""
+    def command(self, code: str, *argv: str, secrets: Mapping[str, str] | None = None, is_long: bool = False) -> Command:
+        """An external command whose failure raises `code` with the last line it printed. `secrets` reach it through its environment.
+
+        `is_long` work is told of once a minute where there is no terminal.
+        """
 
         def execute(words: Sequence[str]) -> None:
             log = self.folder() / runlog.PREPARE_LOG
             began = time.monotonic()
+            name = Path(next(word for word in words if word != "env" and "=" not in word)).name
             self.ui.begin()
 
             def tell() -> None:
                 last = runlog.tail(log, 1)
-                self.ui.progress(f"{Path(words[0]).name} for {time.monotonic() - began:.0f} s: {last[0].strip()[:100] if last else ''}")
+                text = f"{name} for {time.monotonic() - began:.0f} s: {last[0].strip()[:100] if last else ''}"
+                self.ui.progress(text, every_s=LONG_EVERY_S if is_long else PROGRESS_EVERY_S)
 
             status = process.run(words, {**self.tool_environment, **(secrets or {})}, log=log, on_tick=tell)
             self.ui.settle()

@@ -51,11 +51,19 @@ class PublishedWeights:
         return all(self.is_complete(snapshot) for snapshot in snapshots(self._job.config))
 
     def _download(self, snapshot: Snapshot) -> Command:
-        module = str(self._job.config.root / "scripts")
-        token = secrets.hub_token(self._job.config)
-        words = (str(self._host_tools.python), "-m", "recipe.adapters.hub")
-        words += (snapshot.repository, snapshot.revision, str(self._folder(snapshot)))
-        return self._job.command("E_DOWNLOAD", "env", f"PYTHONPATH={module}", *words, secrets={"HF_TOKEN": token} if token else None)
+        config = self._job.config
+        token = secrets.hub_token(config)
+        told = {
+            "PYTHONPATH": str(config.root / "scripts"),
+            "HF_ENDPOINT": config.text("HF_ENDPOINT"),
+            "HF_HUB_OFFLINE": config.text("OFFLINE"),
+        }
+        words = (str(self._host_tools.python), "-m", "recipe.adapters.hub", snapshot.repository, snapshot.revision)
+        words += (str(self._folder(snapshot)), config.text("STALL_TIMEOUT"))
+        given = {"HF_TOKEN": token} if token else None
+        return self._job.command(
+            "E_DOWNLOAD", "env", *(f"{name}={text}" for name, text in told.items()), *words, secrets=given, is_long=True
+        )
 
     def actions(self) -> Sequence[Action]:
         return tuple(self._download(snapshot) for snapshot in snapshots(self._job.config))

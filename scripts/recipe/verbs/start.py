@@ -11,7 +11,7 @@ from patchwork import engine
 from recipe import interrupts, launching, lock, plan, server
 from recipe import record as records
 from recipe.adapters import containers
-from recipe.adapters.hub import is_complete
+from recipe.adapters.hub import is_complete, missing_bytes
 from recipe.checks import auth
 from recipe.checks.disk import Want
 from recipe.environment import Environment
@@ -151,7 +151,9 @@ def _wants(job: Job, image: Image, host_tools: Environment) -> list[Want]:
     if config.text("PROFILE") != EMBEDDED:
         for snapshot in snapshots(config):
             if not is_complete(config.folder(snapshot.place), snapshot.revision):
-                gib = config.number("MODEL_FREE_GIB" if snapshot.place == "MODEL_DIR" else "DFLASH2_FREE_GIB")
+                missing = missing_bytes(config.folder(snapshot.place), snapshot.revision)
+                budget = config.number("MODEL_FREE_GIB" if snapshot.place == "MODEL_DIR" else "DFLASH2_FREE_GIB")
+                gib = budget if missing is None else -(-missing // 2**30)
                 wants.append(Want(snapshot.repository, config.text(snapshot.place), gib))
     return [want for want in wants if want.gib]
 
