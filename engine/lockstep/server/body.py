@@ -17,8 +17,10 @@ from lockstep.server.errors import ApiError, bad_request
 
 MAX_BODY_BYTES = 32 << 20
 MAX_DEPTH = 100
-# Above this, parsing leaves the event loop: it would be felt by running streams.
-INLINE_BYTES = 1 << 16
+# Above this, parsing leaves the event loop, and above the other this process: running streams would feel it.
+INLINE_BYTES, THREAD_BYTES = 1 << 16, 1 << 20
+# More than a prompt of ids has that fills the largest window, with room for what stands around it.
+MAX_VALUES = (1 << 20) + (1 << 16)
 
 _UNION_BRANCHES = frozenset({"str", "int", "bool", "list", "dict", "none"})
 
@@ -29,11 +31,18 @@ async def read_model(request: Request, kind: type[Model], limit: int = MAX_BODY_
     """The body, of at most `limit` bytes, as `kind`. Raises ApiError 400, 413 or 415."""
     data = await read_bytes(request, limit)
     if len(data) <= INLINE_BYTES:
-        return validate(parse_object(data), kind)
-    return await asyncio.to_thread(lambda: validate(parse_object(data), kind))
+        return read_object(data, kind)
+    if len(data) <= THREAD_BYTES:
+        return await asyncio.to_thread(read_object, data, kind)
+    return await request.app.state.deployment.reader.read(data, kind)
 
 
-async def read_bytes(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
+def read_object(data: bytes | bytearray, kind: type[Model]) -> Model:
+    """`data` as `kind`. Raises ApiError 400."""
+    return validate(parse_object(data), kind)
+
+
+async def read_bytes(request: Request, limit: int = MAX_BODY_BYTES) -> bytearray:
     """The whole body, refused as soon as it is known to be too large."""
     coding = request.headers.get("content-encoding", "identity").lower()
     if coding != "identity":
@@ -51,7 +60,7 @@ async def read_bytes(request: Request, limit: int = MAX_BODY_BYTES) -> bytes:
                 raise _too_large(len(data), limit)
     except ClientDisconnect:
         raise bad_request("The connection closed before the body was complete.") from None
-    return bytes(data)
+    return data
 
 
 def _too_large(size: int, limit: int) -> ApiError:
@@ -59,8 +68,11 @@ def _too_large(size: int, limit: int) -> ApiError:
     return ApiError(413, message, code="request_too_large", headers={"Connection": "close"})
 
 
-def parse_object(data: bytes) -> dict[str, Any]:
+def parse_object(data: bytes | bytearray) -> dict[str, Any]:
     """A JSON object out of UTF-8 bytes. Raises ApiError 400 naming the place of the fault, never echoing the body."""
+    if len(data) > MAX_VALUES and sum(map(data.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        message = f"The body has more than {MAX_VALUES} commas and opening brackets; needed: fewer, no prompt has as many parts."
+        raise bad_request(message, code="invalid_json")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

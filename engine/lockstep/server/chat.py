@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -13,14 +13,17 @@ from lockstep.server.body import read_model
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import ChatCompletion, inference_route
 from lockstep.server.errors import bad_request
-from lockstep.server.generation import Generation, PromptIds, engine_request, prompt_digest, tokenised
+from lockstep.server.generation import Generation, PromptIds, engine_request, reply_id, tokenised
+from lockstep.server.logprobs import Rows, chat_logprobs
 from lockstep.server.replies import Choice, reply_events, whole_reply
 from lockstep.server.schema import ChatBody, ChatMessage, TokenizeBody
 from lockstep.server.stream import EventStream, unless_client_leaves
+from lockstep.server.structured import constrained
 from lockstep.text.errors import TextError
 from lockstep.text.reply import Delta, ReplyText
 from lockstep.text.template import Prompt
 from lockstep.text.thinking import choose_thinking
+from lockstep.text.tokenizer import Tokenizer
 from lockstep.text.tools import ToolCall, Tools
 from lockstep.text.toolset import Toolset
 
@@ -39,16 +42,37 @@ async def chat_completions(request: Request) -> Response:
 
 
 async def _reply(request: Request, site: Deployment, body: ChatBody) -> Response:
-    namespace = site.namespace(request, body.cache_salt)
-    prompt = await chat_prompt(site, body, body.messages, site.context, owner=namespace)
     wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    ids = PromptIds(prompt.ids, "messages", namespace, prompt.marks, site.owner(request), prompt.pictures)
-    engine = engine_request(site, body, ids, "chatcmpl", wanted)
-    text = ReplyText(site.tokenizer, body.stop or (), prompt.in_reasoning, tools=_tools(site, body, prompt))
-    generation = Generation(site, engine, text, "chat", "messages")
+    generations = await chat_generations(request, site, body, Ask(reply_id("chatcmpl-"), "chat", "messages", wanted))
+    dialects = [ChatDialect(site.tokenizer, place) for place in range(len(generations))]
     if body.stream:
-        return EventStream(reply_events(generation, ChatDialect(), site.options.name, body))
-    return await whole_reply(generation, ChatDialect(), site.options.name, body)
+        return EventStream(reply_events(generations, dialects, site.options.name, body))
+    return await whole_reply(generations, dialects, site.options.name, body)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What an endpoint adds to a conversation: the reply's id, its own name, the field the conversation came in, reply tokens wanted."""
+
+    id: str
+    route: str
+    param: str
+    wanted: int | None
+
+
+async def chat_generations(request: Request, site: Deployment, body: ChatBody, ask: Ask) -> list[Generation]:
+    """The replies to a conversation, one for each choice; the one way to them for all dialects. Raises ApiError."""
+    namespace = site.namespace(request, body.cache_salt)
+    prompt = await chat_prompt(site, body, body.messages, site.context, not body.continue_final_message, namespace)
+    closing = (body.budget, site.tokenizer.think_close) if body.budget is not None and prompt.in_reasoning else None
+    ids = PromptIds(prompt.ids, ask.param, namespace, prompt.marks, site.owner(request), prompt.pictures, closing)
+    generations = list[Generation]()
+    for choice in range(body.n or 1):
+        name = f"{ask.id}/{choice}" if choice else ask.id
+        engine = await constrained(site, body, engine_request(site, body, ids, name, ask.wanted, choice), prompt.in_reasoning)
+        text = ReplyText(site.tokenizer, body.stop or (), prompt.in_reasoning, tools=_tools(site, body, ids, choice))
+        generations.append(Generation(site, engine, text, ask.route, ask.param, choice))
+    return generations
 
 
 async def chat_prompt(
@@ -75,12 +99,12 @@ async def chat_prompt(
     return replace(prompt, pictures=album.pictures(prompt))
 
 
-def _tools(site: Deployment, body: ChatBody, prompt: Prompt) -> Tools | None:
+def _tools(site: Deployment, body: ChatBody, prompt: PromptIds, choice: int) -> Tools | None:
     """What the reply may call. Raises ApiError 400 for a checkpoint that cannot."""
     if not body.offered_tools:
         return None
     try:
-        key = prompt_digest(prompt.ids).hex()
+        key = prompt.digest.hex() + (f"/{choice}" if choice else "")
         return Tools.of(site.tokenizer, Toolset(body.offered_tools), body.parallel_tool_calls is not False, key)
     except TextError as error:
         raise bad_request(f"{error}.", "tools") from None
@@ -106,6 +130,9 @@ class ChatDialect:
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
+    def __init__(self, tokenizer: Tokenizer, index: int = 0) -> None:
+        self._tokenizer, self._index = tokenizer, index
+
     def opening(self) -> list[Choice]:
         return [self._chunk({"role": "assistant", "content": ""})]
 
@@ -126,7 +153,10 @@ class ChatDialect:
             message["reasoning_content"] = delta.reasoning
         if delta.calls:
             message["tool_calls"] = [_call(call) for call in delta.calls]
-        return {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
+        return {"index": self._index, "message": message, "logprobs": None, "finish_reason": reason}
+
+    def logprobs(self, rows: Rows) -> dict[str, Any] | None:
+        return chat_logprobs(self._tokenizer, rows)
 
     def _chunk(self, delta: dict[str, Any], reason: str | None = None) -> Choice:
-        return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+        return {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": reason}

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from lockstep.server.body import read_model
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import TextCompletion, inference_route
-from lockstep.server.generation import Generation, PromptIds, check_ids, engine_request, tokenised
+from lockstep.server.generation import Generation, PromptIds, check_ids, engine_request, reply_id, tokenised
+from lockstep.server.logprobs import Rows, TextLogprobs
 from lockstep.server.replies import Choice, reply_events, whole_reply
 from lockstep.server.schema import CompletionBody
 from lockstep.server.stream import EventStream, unless_client_leaves
+from lockstep.server.structured import constrained
 from lockstep.text.reply import Delta, ReplyText
+from lockstep.text.tokenizer import Tokenizer
 
 router = APIRouter(tags=["completions"])
 
@@ -24,13 +29,26 @@ async def completions(request: Request) -> Response:
     site.require_ready()
     body = await read_model(request, CompletionBody)
     site.require_model(body.model)
-    ids = await _prompt_ids(site, body.prompt)
-    prompt = PromptIds(ids, "prompt", site.namespace(request, body.cache_salt), owner=site.owner(request))
-    engine = engine_request(site, body, prompt, "cmpl", body.max_tokens)
-    generation = Generation(site, engine, ReplyText(site.tokenizer, body.stop or (), split_reasoning=False), "completions", "prompt")
+    return await unless_client_leaves(request, _reply(request, site, body))
+
+
+async def _reply(request: Request, site: Deployment, body: CompletionBody) -> Response:
+    name, choices = reply_id("cmpl-"), body.n or 1
+    prompt_only = bool(body.echo) and body.max_tokens == 0
+    namespace, owner = site.namespace(request, body.cache_salt), site.owner(request)
+    generations, dialects = list[Generation](), list[TextDialect]()
+    for text in body.prompt:
+        prompt = PromptIds(await _prompt_ids(site, text), "prompt", namespace, owner=owner)
+        for choice in range(choices):
+            place = len(generations)
+            engine = engine_request(site, body, prompt, f"{name}/{place}" if place else name, 1 if prompt_only else body.max_tokens, choice)
+            engine = await constrained(site, body, engine)
+            reply = ReplyText(site.tokenizer, body.stop or (), split_reasoning=False)
+            generations.append(Generation(site, engine, reply, "completions", "prompt", choice, 0 if prompt_only else None))
+            dialects.append(TextDialect(site.tokenizer, place, site.tokenizer.decode(prompt.ids) if body.echo else ""))
     if body.stream:
-        return EventStream(reply_events(generation, TextDialect(), site.options.name, body))
-    return await unless_client_leaves(request, whole_reply(generation, TextDialect(), site.options.name, body))
+        return EventStream(reply_events(generations, dialects, site.options.name, body))
+    return await whole_reply(generations, dialects, site.options.name, body)
 
 
 async def _prompt_ids(site: Deployment, prompt: str | list[int]) -> list[int]:
@@ -41,13 +59,16 @@ async def _prompt_ids(site: Deployment, prompt: str | list[int]) -> list[int]:
 
 
 class TextDialect:
-    """Text only; there is no role and no reasoning."""
+    """Text only; there is no role and no reasoning. `echo` comes before the reply."""
 
     whole_object = "text_completion"
     chunk_object = "text_completion"
 
+    def __init__(self, tokenizer: Tokenizer, index: int = 0, echo: str = "") -> None:
+        self._index, self._echo, self._logprobs = index, echo, TextLogprobs(tokenizer)
+
     def opening(self) -> list[Choice]:
-        return []
+        return [self._choice(self._echo)] if self._echo else []
 
     def pieces(self, delta: Delta) -> list[Choice]:
         return [self._choice(delta.content)] if delta.content else []
@@ -59,7 +80,10 @@ class TextDialect:
         return self._choice("", reason)
 
     def whole(self, delta: Delta, reason: str) -> Choice:
-        return self._choice(delta.content, reason)
+        return self._choice(self._echo + delta.content, reason)
+
+    def logprobs(self, rows: Rows) -> dict[str, Any] | None:
+        return self._logprobs.tell(rows)
 
     def _choice(self, text: str, reason: str | None = None) -> Choice:
-        return {"index": 0, "text": text, "logprobs": None, "finish_reason": reason}
+        return {"index": self._index, "text": text, "logprobs": None, "finish_reason": reason}

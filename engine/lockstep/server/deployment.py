@@ -17,6 +17,8 @@ from lockstep.config.processor import read_processor_config
 from lockstep.config.serving import ServingOptions
 from lockstep.core.messages import Loading, Ready, Snapshot
 from lockstep.core.types import EngineRequest, RoundEvent
+from lockstep.grammar.compiler import GrammarCompiler
+from lockstep.grammar.protocol import Vocabulary
 from lockstep.media.decoder import MediaDecoder
 from lockstep.media.limits import MIB, Rules
 from lockstep.server.auth import Access, Keys
@@ -24,6 +26,7 @@ from lockstep.server.body import MAX_BODY_BYTES
 from lockstep.server.errors import ApiError, engine_dead, unavailable
 from lockstep.server.meters import Meters
 from lockstep.server.namespace import Namespaces
+from lockstep.server.reader import BodyReader
 from lockstep.text.errors import CheckpointTextError
 from lockstep.text.placeholders import SPELLINGS
 from lockstep.text.template import ChatTemplate
@@ -63,8 +66,10 @@ class Deployment:
     access: Access
     meters: Meters
     thinking: Thinking
+    grammars: GrammarCompiler
     media: MediaDecoder | None = None
     namespaces: Namespaces = field(default_factory=Namespaces)
+    reader: BodyReader = field(default_factory=BodyReader)
     created: int = field(default_factory=lambda: int(time.time()))
     started_s: float = field(default_factory=time.monotonic)
     draining: bool = False
@@ -87,6 +92,7 @@ class Deployment:
             access=Access(options.auth, Keys(options.api_key_file), options.trusted_proxy),
             meters=Meters(options.name, engine),
             thinking=default_thinking(options.thinking, options.reasoning_effort),
+            grammars=GrammarCompiler(Vocabulary.of(tokenizer, generation.eos_token_ids)),
             media=MediaDecoder(rules) if rules else None,
             namespaces=Namespaces(options.spill_dir, options.api_key_file),
         )

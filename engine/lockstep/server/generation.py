@@ -10,11 +10,11 @@ import struct
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from lockstep.core.errors import CONTEXT_EXCEEDED, EngineDied, EngineRejected
-from lockstep.core.types import EngineRequest, FinishReason, Picture, RoundEvent, Sampling, Usage
+from lockstep.core.types import EngineRequest, FinishReason, Picture, RoundEvent, Sampling, TokenLogprob, Usage
 from lockstep.server.deployment import Deployment
 from lockstep.server.errors import ApiError, bad_request, expired, failed, from_engine, overloaded, unavailable
 from lockstep.server.schema import GenerationBody
@@ -57,7 +57,7 @@ def check_ids(site: Deployment, ids: Sequence[int], param: str) -> None:
 class PromptIds:
     """A prompt and what is known of it: the field it came in, who may share its states (`Namespaces`), where others may branch off.
 
-    `owner` is the label of the key it came with.
+    `owner` is the label of the key it came with. `close_after` see `EngineRequest`.
     """
 
     ids: Sequence[int]
@@ -66,10 +66,20 @@ class PromptIds:
     marks: tuple[int, ...] = ()
     owner: str = ""
     pictures: tuple[Picture, ...] = ()
+    close_after: tuple[int, int] | None = None
+
+    @property
+    def digest(self) -> bytes:
+        """Eight bytes that stand for the prompt, its pictures included."""
+        return prompt_digest(self.ids, self.pictures)
 
 
-def engine_request(site: Deployment, body: GenerationBody, prompt: PromptIds, prefix: str, wanted: int | None) -> EngineRequest:
+def engine_request(
+    site: Deployment, body: GenerationBody, prompt: PromptIds, name: str, wanted: int | None, choice: int = 0
+) -> EngineRequest:
     """The engine's form of a request. `wanted`: reply tokens asked for; None or 0 takes the default, cut to the room left.
+
+    `name` is its id. Of several choices each has a seed of its own.
 
     Raises ApiError 400 if prompt and reply do not fit the window.
     """
@@ -91,9 +101,9 @@ def engine_request(site: Deployment, body: GenerationBody, prompt: PromptIds, pr
         )
     check_ids(site, body.stop_token_ids or (), "stop_token_ids")
     return EngineRequest(
-        id=f"{prefix}-{secrets.token_hex(12)}",
+        id=name,
         prompt_ids=tuple(prompt_ids),
-        sampling=sampling(site, body, prompt_ids),
+        sampling=sampling(site, body, prompt, choice),
         max_tokens=max_tokens,
         stop_ids=frozenset(site.generation.eos_token_ids) | frozenset(body.stop_token_ids or ()),
         min_tokens=min_tokens,
@@ -105,33 +115,66 @@ def engine_request(site: Deployment, body: GenerationBody, prompt: PromptIds, pr
         priority=body.priority or 0,
         deadline_s=body.deadline_s or 0.0,
         pictures=prompt.pictures,
+        logprobs=body.alternatives,
+        prompt_logprobs=body.prompt_alternatives,
+        close_after=prompt.close_after,
     )
 
 
-def sampling(site: Deployment, body: GenerationBody, prompt_ids: Sequence[int]) -> Sampling:
+def reply_id(prefix: str) -> str:
+    """An id nobody can guess: `prefix` and 24 hex digits."""
+    return f"{prefix}{secrets.token_hex(12)}"
+
+
+def sampling(site: Deployment, body: GenerationBody, prompt: PromptIds, choice: int) -> Sampling:
     """Sampling settings: the request's, then the checkpoint's, top_k 20. The default seed is a function of the prompt."""
     temperature = site.generation.temperature if body.temperature is None else body.temperature
-    seed = int.from_bytes(prompt_digest(prompt_ids), "big") if body.seed is None else body.seed % (1 << 64)
+    seed = int.from_bytes(prompt.digest, "big") if body.seed is None else body.seed % (1 << 64)
+    if choice:
+        seed = int.from_bytes(hashlib.blake2b(struct.pack("<QI", seed, choice), digest_size=8).digest(), "big")
+    bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
+    check_ids(site, list(bias), "logit_bias")
     return Sampling(
         temperature=0.0 if temperature <= GREEDY_BELOW else temperature,
         top_k=TOP_K if body.top_k is None else max(body.top_k, 0),
         top_p=site.generation.top_p if body.top_p is None else body.top_p,
         min_p=body.min_p or 0.0,
         seed=seed,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
+        logit_bias=tuple(sorted((token, value) for token, value in bias.items() if value)),
     )
 
 
-def prompt_digest(prompt_ids: Sequence[int]) -> bytes:
-    """Eight bytes that stand for a prompt."""
+def prompt_digest(prompt_ids: Sequence[int], pictures: Sequence[Picture] = ()) -> bytes:
+    """Eight bytes that stand for a prompt, whose ids are equal for different pictures."""
     packed = struct.pack(f"<{len(prompt_ids)}I", *prompt_ids)
-    return hashlib.blake2b(packed, digest_size=8).digest()
+    return hashlib.blake2b(packed + "".join(picture.digest for picture in pictures).encode(), digest_size=8).digest()
 
 
 class Generation:
-    """A reply under way. Iterate `deltas` to its end, then read `finish_reason`, `usage()` and `figures()`."""
+    """A reply under way. Iterate `deltas` to its end, then read `finish_reason`, `usage()` and `figures()`.
 
-    def __init__(self, site: Deployment, request: EngineRequest, text: ReplyText, route: str, prompt_param: str) -> None:
-        self.request, self.text = request, text
+    `choice` counts those of one prompt. `shown` bounds the reply's tokens below what the engine makes: it always makes one, for a request
+    that wants its prompt only too.
+    """
+
+    def __init__(
+        self,
+        site: Deployment,
+        request: EngineRequest,
+        text: ReplyText,
+        route: str,
+        prompt_param: str,
+        choice: int = 0,
+        shown: int | None = None,
+    ) -> None:
+        self.request, self.text, self.choice = request, text, choice
+        self._shown, self._told = shown, 0
+        self.cached_tokens = 0
+        self.logprobs: list[TokenLogprob] = []
+        self.prompt_logprobs: tuple[TokenLogprob, ...] = ()
         self._site, self._route, self._param = site, route, prompt_param
         self._began_s = time.monotonic()
         self._first_s = self._last_s = 0.0
@@ -146,7 +189,7 @@ class Generation:
         """
         site = self._site
         site.require_ready()
-        limit = (site.engine.facts.slots if site.engine.facts else site.options.parallel) + site.options.max_queued
+        limit = self.slots + site.options.max_queued
         if site.in_flight >= limit:
             site.meters.count_request(self._route, "429")
             wait_s = site.engine.snapshot.retry_after_s if site.engine.snapshot else 0
@@ -154,7 +197,7 @@ class Generation:
         site.in_flight += 1
         status = "cancelled"
         try:
-            async with aclosing(site.engine.submit(self.request)) as events:
+            async with aclosing(site.engine.submit(self._in_time())) as events:
                 async for event in events:
                     delta = self._take(event)
                     if event.token_ids:
@@ -176,9 +219,30 @@ class Generation:
             site.in_flight -= 1
             self._record(status)
 
+    @property
+    def slots(self) -> int:
+        """Requests the engine runs at once."""
+        return self._site.engine.facts.slots if self._site.engine.facts else self._site.options.parallel
+
+    def _in_time(self) -> EngineRequest:
+        """The request, with less time for the engine if it had to wait for other choices first. Raises ApiError 504."""
+        deadline_s = self.request.deadline_s
+        left_s = self._began_s + deadline_s - time.monotonic()
+        if deadline_s and left_s <= 0:
+            raise expired(deadline_s)
+        return replace(self.request, deadline_s=left_s) if deadline_s else self.request
+
+    def fresh(self) -> list[tuple[int, TokenLogprob | None]]:
+        """Tokens of the reply with their logarithms, those that were not returned before."""
+        start, self._told = self._told, len(self.logprobs)
+        return list(zip(self.text.tokens[start:], self.logprobs[start:], strict=False))
+
     def _take(self, event: RoundEvent) -> Delta:
-        had_ended = self.text.has_ended
-        delta = self.text.feed(event.token_ids)
+        had_ended, known = self.text.has_ended, len(self.text.tokens)
+        delta = self.text.feed(event.token_ids if self._shown is None else event.token_ids[: self._shown - known])
+        self.logprobs += event.logprobs[: len(self.text.tokens) - known]
+        self.prompt_logprobs = self.prompt_logprobs or event.prompt_logprobs
+        self.cached_tokens = max(self.cached_tokens, event.cached_tokens)
         if event.token_ids and not had_ended:
             self._time(len(event.token_ids))
         if self.text.has_ended and not had_ended and event.finish is None:
@@ -207,6 +271,7 @@ class Generation:
 
     def _end(self, event: RoundEvent) -> None:
         self._engine_usage = event.usage or self._engine_usage
+        self.cached_tokens = max(self.cached_tokens, self._engine_usage.cached_tokens)
         if self.text.has_ended:
             # The engine is some tokens past a stop string or an only call, how many depends on the clock: its state is not this reply's.
             self.finish_reason = "stop"
@@ -246,7 +311,7 @@ class Generation:
             "prompt_tokens": prompt,
             "completion_tokens": reply,
             "total_tokens": prompt + reply,
-            "prompt_tokens_details": {"cached_tokens": min(self._engine_usage.cached_tokens, prompt)},
+            "prompt_tokens_details": {"cached_tokens": min(self.cached_tokens, prompt)},
             "completion_tokens_details": {"reasoning_tokens": self.text.reasoning_tokens},
         }
 
@@ -268,6 +333,12 @@ class Generation:
             figures["state_hash"] = self._state_hash
         if self.text.stopped is not None:
             figures["stop_sequence"] = self.text.stopped
+        if self.request.close_after:
+            figures["thinking_budget_used_up"] = self._was_closed(*self.request.close_after)
         if with_ids:
             figures |= {"prompt_token_ids": list(self.request.prompt_ids), "token_ids": list(tokens)}
         return figures
+
+    def _was_closed(self, after: int, token: int) -> bool:
+        """True if the token that was due `after` others came when it was due."""
+        return len(self.text.tokens) > after and token not in self.text.tokens[:after]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import socket
 import sys
@@ -19,12 +20,15 @@ from lockstep.config.serving import ServingOptions
 from lockstep.core.errors import WINDOW_TOO_LARGE, EngineDied, LockstepError
 from lockstep.media.decoder import MediaDecoder, WorkerFault
 from lockstep.server.app import build_app
+from lockstep.server.connection import MAX_CONNECTIONS, Connection
 from lockstep.server.deployment import Deployment
 
 # Clients keep idle connections up to 90 s; a server that closes first makes them fail in between.
 KEEP_ALIVE_S = 180
-DRAIN_S = 10.0
+# After the engine's end: time for the last events to reach their clients.
+LAST_WORDS_S = 5
 WATCH_S = 1.0
+SPARE_DESCRIPTORS = 256
 EXIT_ENGINE, EXIT_WINDOW = 3, 4
 # The engine's own watchdog goes first and knows more.
 STALL_SLACK_S = 5.0
@@ -47,6 +51,7 @@ def serve(options: ServingOptions, engine_command: Sequence[str] = ()) -> int:
     """
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     listener = bind(options.host, options.port)
+    _allow_descriptors(MAX_CONNECTIONS + SPARE_DESCRIPTORS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         command = engine_command or [sys.executable, "-m", "lockstep", "engine", *options.to_argv()]
         return runner.run(_serve(options, command, listener))
@@ -68,6 +73,13 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def _allow_descriptors(count: int) -> None:
+    """Raise the soft limit to `count`, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count if hard == resource.RLIM_INFINITY else min(count, hard), hard))
+
+
 async def _serve(options: ServingOptions, engine_command: Sequence[str], listener: socket.socket) -> int:
     kill_after_s = KILL_AFTER_S + (PUT_AWAY_S if options.spill_dir else 0.0)
     engine = EngineClient(engine_command, options.step_timeout + STALL_SLACK_S, kill_after_s)
@@ -81,8 +93,10 @@ async def _serve(options: ServingOptions, engine_command: Sequence[str], listene
     finally:
         watching.cancel()
         await engine.shutdown(0.0)
+        await site.grammars.close()
         if site.media is not None:
             await site.media.close()
+        site.reader.close()
         await asyncio.gather(watching, return_exceptions=True)
     return await loading
 
@@ -94,7 +108,7 @@ async def _wait_for_engine(engine: EngineClient, server: FrontServer, media: Med
             await media.start()
         facts = await engine.wait_ready()
     except (EngineDied, WorkerFault) as error:
-        if not server.should_exit:
+        if not server.should_exit and not server.is_draining:
             log.error("the server cannot serve%s: %s", f" ({error.code})" if error.code else "", error)
             server.should_exit = True
             return EXIT_WINDOW if error.code == WINDOW_TOO_LARGE else EXIT_ENGINE
@@ -118,7 +132,8 @@ class FrontServer(uvicorn.Server):
     def __init__(self, site: Deployment, engine: EngineClient) -> None:
         config = uvicorn.Config(
             build_app(site),
-            http="httptools",
+            http=Connection,
+            ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -126,14 +141,22 @@ class FrontServer(uvicorn.Server):
             # Only `auth` knows which proxies may speak for others.
             proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=int(DRAIN_S) + 5,
+            timeout_graceful_shutdown=LAST_WORDS_S,
         )
         super().__init__(config)
         self._site, self._engine = site, engine
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._drain: asyncio.Task[None] | None = None
+
+    @property
+    def is_draining(self) -> bool:
+        """True from the first signal on."""
+        return self._site.draining
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         """Handlers for the time of serving. Signals are not raised again afterwards: a drained server ends with status 0."""
+        self._loop = asyncio.get_running_loop()
         before = {sig: signal.signal(sig, self.handle_exit) for sig in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -142,16 +165,26 @@ class FrontServer(uvicorn.Server):
                 signal.signal(sig, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """First signal: refuse what is new, let the engine finish. Second: end at once."""
-        self.force_exit = self.should_exit
-        self.should_exit = True
+        """First signal: answer what is new with 503, let the engine finish, end then. Second: end at once."""
+        if self._site.draining or self._loop is None:
+            self.force_exit = self.should_exit = True
+            return
         self._site.draining = True
+        self._loop.call_soon_threadsafe(self._begin_drain)
+
+    def _begin_drain(self) -> None:
+        log.info("draining")
+        self._drain = asyncio.create_task(self._drain_engine())
+
+    async def _drain_engine(self) -> None:
+        """Replies cut at the deadline end with an error event; the port stays open until then, so that a client is told."""
+        await self._engine.shutdown(self._site.options.drain_timeout)
+        self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Drain the engine while connections finish; replies cut at the deadline end with an error event."""
-        log.info("draining")
-        drain = asyncio.create_task(self._engine.shutdown(DRAIN_S))
+        """Close the port, let connections take their last events."""
+        if self._drain is not None and self.force_exit:
+            self._drain.cancel()
         await super().shutdown(sockets)
-        if self.force_exit:
-            drain.cancel()
-        await asyncio.gather(drain, return_exceptions=True)
+        if self._drain is not None:
+            await asyncio.gather(self._drain, return_exceptions=True)

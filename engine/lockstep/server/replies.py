@@ -1,15 +1,19 @@
-"""A generation as the two JSON forms of OpenAI, whole or as a stream. What a choice looks like is the endpoint's matter."""
+"""Generations as the two JSON forms of OpenAI, whole or as a stream. What a choice looks like is the endpoint's matter."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fastapi.responses import JSONResponse
 
+from lockstep.server.company import side_by_side
 from lockstep.server.generation import Generation
+from lockstep.server.logprobs import Rows
 from lockstep.server.schema import GenerationBody
 from lockstep.server.stream import DONE, sse
 from lockstep.text.reply import Delta, joined
@@ -20,7 +24,7 @@ IN_CALL_EVENT_S = 2.0
 
 
 class Dialect(Protocol):
-    """How an endpoint words a reply."""
+    """How an endpoint words one choice."""
 
     whole_object: str
     chunk_object: str
@@ -45,39 +49,113 @@ class Dialect(Protocol):
         """Choice of a whole reply."""
         ...
 
-
-async def whole_reply(generation: Generation, dialect: Dialect, model: str, body: GenerationBody) -> JSONResponse:
-    """The joined stream in one object."""
-    head = _head(generation, dialect.whole_object, model)
-    async with aclosing(generation.deltas()) as deltas:
-        reply = joined([delta async for delta in deltas])
-    choice = dialect.whole(reply, generation.finish_reason)
-    return JSONResponse(
-        head | {"choices": [choice], "usage": generation.usage(), "lockstep": generation.figures(bool(body.return_token_ids))}
-    )
+    def logprobs(self, rows: Rows) -> dict[str, Any] | None:
+        """What `logprobs` of a choice says of the next tokens."""
+        ...
 
 
-async def reply_events(generation: Generation, dialect: Dialect, model: str, body: GenerationBody) -> AsyncGenerator[bytes, None]:
-    """Server-sent events of one reply, one item a round. The opening chunk goes out with the first token, never before."""
-    head = _head(generation, dialect.chunk_object, model)
-    opening = dialect.opening()
-    said_s = time.monotonic()
-    async with aclosing(generation.deltas()) as deltas:
-        async for delta in deltas:
-            choices = [*opening, *dialect.pieces(delta)]
-            opening = []
-            if not choices and generation.text.in_call and time.monotonic() - said_s >= IN_CALL_EVENT_S:
-                choices = [dialect.idle()]
-            if choices:
-                said_s = time.monotonic()
-                extra = {"usage": generation.usage()} if body.continuous_usage else {}
+@dataclass(slots=True)
+class Voice:
+    """A choice under way: its generation, how it is worded, what its first chunk still owes."""
+
+    generation: Generation
+    dialect: Dialect
+    opening: list[Choice]
+    said_s: float = 0.0
+
+    def prompt_rows(self) -> Rows:
+        """Tokens of the prompt with their logarithms, if they were asked for; of the first there is none."""
+        told = self.generation.prompt_logprobs
+        return list(zip(self.generation.request.prompt_ids, (None, *told), strict=True)) if told else []
+
+    def chunks(self, delta: Delta) -> list[Choice]:
+        """What one delta adds. Logarithms of tokens that show nothing yet come with the next chunk."""
+        opening, self.opening = self.opening, []
+        choices = self.dialect.pieces(delta)
+        if not (choices or opening) and self.generation.text.in_call and time.monotonic() - self.said_s >= IN_CALL_EVENT_S:
+            return [self.dialect.idle()]
+        if opening and (rows := self.prompt_rows()):
+            opening[0]["logprobs"] = self.dialect.logprobs(rows)
+        if choices:
+            choices[0]["logprobs"] = self.dialect.logprobs(self.generation.fresh())
+        return opening + choices
+
+
+async def whole_reply(generations: Sequence[Generation], dialects: Sequence[Dialect], model: str, body: GenerationBody) -> JSONResponse:
+    """The joined streams in one object."""
+    head = _head(generations, dialects, model, dialects[0].whole_object)
+    voices = _voices(generations, dialects)
+    deltas: list[list[Delta]] = [[] for _ in generations]
+    async with aclosing(side_by_side(generations)) as spoken:
+        async for place, delta in spoken:
+            if delta is not None:
+                deltas[place].append(delta)
+    choices = []
+    for voice, said in zip(voices, deltas, strict=True):
+        choice = voice.dialect.whole(joined(said), voice.generation.finish_reason)
+        choice["logprobs"] = voice.dialect.logprobs([*voice.prompt_rows(), *voice.generation.fresh()])
+        choices.append(choice)
+    figures = _figures(generations, bool(body.return_token_ids))
+    return JSONResponse(head | {"choices": choices, "usage": usage_of(generations), "lockstep": figures})
+
+
+async def reply_events(
+    generations: Sequence[Generation], dialects: Sequence[Dialect], model: str, body: GenerationBody
+) -> AsyncGenerator[bytes, None]:
+    """Server-sent events, one item a round of a choice. A choice's opening chunk goes out with its first token, never before."""
+    head = _head(generations, dialects, model, dialects[0].chunk_object)
+    voices = _voices(generations, dialects)
+    async with aclosing(side_by_side(generations)) as spoken:
+        async for place, delta in spoken:
+            voice = voices[place]
+            if delta is None:
+                yield b"".join(_closing(voice, head, body))
+            elif choices := voice.chunks(delta):
+                voice.said_s = time.monotonic()
+                extra = {"usage": usage_of(generations)} if body.continuous_usage else {}
                 yield b"".join(sse(head | {"choices": [choice]} | extra) for choice in choices)
-    closing = {"choices": [dialect.closing(generation.finish_reason)], "lockstep": generation.figures(bool(body.return_token_ids))}
-    events = [sse(head | {"choices": [choice]}) for choice in opening] + [sse(head | closing)]
-    if body.include_usage:
-        events.append(sse(head | {"choices": [], "usage": generation.usage()}))
-    yield b"".join([*events, DONE])
+    yield (sse(head | {"choices": [], "usage": usage_of(generations)}) if body.include_usage else b"") + DONE
 
 
-def _head(generation: Generation, kind: str, model: str) -> dict[str, Any]:
-    return {"id": generation.request.id, "object": kind, "created": int(time.time()), "model": model}
+def _closing(voice: Voice, head: dict[str, Any], body: GenerationBody) -> list[bytes]:
+    """Events of the end of one choice."""
+    generation, dialect = voice.generation, voice.dialect
+    opening = voice.chunks(Delta())
+    closing = dialect.closing(generation.finish_reason)
+    closing["logprobs"] = dialect.logprobs(generation.fresh())
+    figures = generation.figures(bool(body.return_token_ids))
+    return [sse(head | {"choices": [choice]}) for choice in opening] + [sse(head | {"choices": [closing], "lockstep": figures})]
+
+
+def _voices(generations: Sequence[Generation], dialects: Sequence[Dialect]) -> list[Voice]:
+    now_s = time.monotonic()
+    return [Voice(generation, dialect, dialect.opening(), now_s) for generation, dialect in zip(generations, dialects, strict=True)]
+
+
+def usage_of(generations: Sequence[Generation]) -> dict[str, Any]:
+    """OpenAI's usage object. A prompt counts once, whatever the number of its choices."""
+    total: Counter[str] = Counter()
+    for generation in generations:
+        own = generation.usage()
+        total["completion_tokens"] += own["completion_tokens"]
+        total["reasoning_tokens"] += own["completion_tokens_details"]["reasoning_tokens"]
+        if generation.choice == 0:
+            total["prompt_tokens"] += own["prompt_tokens"]
+            total["cached_tokens"] += own["prompt_tokens_details"]["cached_tokens"]
+    return {
+        "prompt_tokens": total["prompt_tokens"],
+        "completion_tokens": total["completion_tokens"],
+        "total_tokens": total["prompt_tokens"] + total["completion_tokens"],
+        "prompt_tokens_details": {"cached_tokens": total["cached_tokens"]},
+        "completion_tokens_details": {"reasoning_tokens": total["reasoning_tokens"]},
+    }
+
+
+def _figures(generations: Sequence[Generation], with_ids: bool) -> dict[str, Any]:
+    """Those of the first choice; of several, of each in `choices` too."""
+    every = [generation.figures(with_ids) for generation in generations]
+    return every[0] if len(every) == 1 else every[0] | {"choices": every}
+
+
+def _head(generations: Sequence[Generation], dialects: Sequence[Dialect], model: str, kind: str) -> dict[str, Any]:
+    return {"id": generations[0].request.id.partition("/")[0], "object": kind, "created": int(time.time()), "model": model}

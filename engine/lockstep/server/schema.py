@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from pydantic_core import PydanticCustomError
 
 from lockstep.core.types import PRIORITIES, PRIORITY_TOKENS
+from lockstep.server.outputform import GuidedChoice, GuidedJson, GuidedText, ResponseFormat, StructuredOutputs
 from lockstep.server.toolform import ToolChoice, ToolList
 from lockstep.server.unsupported import UNSUPPORTED, refuse_unsupported
 
@@ -19,6 +20,8 @@ INT64 = 1 << 63
 LONGEST_DEADLINE_S = 86400.0
 PRIORITY_WORDS = {"high": PRIORITIES[0] // 2, "normal": 0, "background": PRIORITIES[-1] // 2}
 MAX_TOKEN_ID = (1 << 31) - 1
+MAX_CHOICES, MAX_PROMPTS = 16, 1024
+MAX_ALTERNATIVES, MAX_BIASES = 20, 1024
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
@@ -34,6 +37,17 @@ def _stop_list(value: Any) -> Any:
     if stops is not None and (not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops)):
         raise _fault("a string or a list of strings, none of them empty")
     return stops
+
+
+def _biases(value: Any) -> Any:
+    if value is not None and (not isinstance(value, dict) or len(value) > MAX_BIASES or not all(map(_is_bias, value.items()))):
+        raise _fault(f"an object of at most {MAX_BIASES} numbers from -100 to 100 by token id")
+    return value
+
+
+def _is_bias(entry: tuple[Any, Any]) -> bool:
+    token, value = entry
+    return token.isascii() and token.isdecimal() and len(token) < 10 and type(value) in (int, float) and -100 <= value <= 100
 
 
 def _priority(value: Any) -> Any:
@@ -58,6 +72,9 @@ PRIORITY_NOTE = (
     f"A step is worth {PRIORITY_TOKENS} tokens of work of each key, so nobody waits for ever."
 )
 ThinkingSwitch = Annotated[bool | None, BeforeValidator(_thinking_switch, json_schema_input_type=bool | dict[str, Any] | None)]
+
+
+Penalty = Annotated[float | None, Field(ge=-2, le=2, allow_inf_nan=False)]
 
 
 class Body(BaseModel):
@@ -102,8 +119,17 @@ class GenerationBody(Body):
     stop_token_ids: list[TokenId] | None = Field(None, max_length=64)
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
+    presence_penalty: Penalty = Field(None, description="Taken off the logit of every token the reply has.")
+    frequency_penalty: Penalty = Field(None, description="Taken off once for each time the reply has the token.")
+    repetition_penalty: float | None = Field(
+        None, ge=0.01, le=100, allow_inf_nan=False, description="Divides positive logits of tokens of prompt and reply, multiplies others."
+    )
+    logit_bias: Annotated[dict[str, float] | None, BeforeValidator(_biases, json_schema_input_type=dict[str, float] | None)] = Field(
+        None, description="Added to logits, by token id, before temperature and cuts."
+    )
     ignore_eos: StrictBool | None = None
-    min_tokens: int | None = Field(None, ge=0, le=MAX_TOKEN_ID)
+    min_tokens: int | None = Field(None, ge=0, le=MAX_TOKEN_ID, description="So many tokens come before one that ends the reply may.")
+    n: int | None = Field(None, ge=1, le=MAX_CHOICES, description="Choices. All but the first have seeds derived from `seed`.")
     draft: StrictBool | None = Field(None, description="false decodes without drafting: same tokens, one a round.")
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1000)] | None = Field(
         None, description="Prompt states are shared only with requests of the same key and salt."
@@ -117,11 +143,27 @@ class GenerationBody(Body):
         description="Seconds from arrival. Then a reply that has begun ends with `length`; one that has not is a 504.",
     )
     return_token_ids: StrictBool | None = Field(None, description="Adds the ids of prompt and reply to the `lockstep` block.")
+    response_format: ResponseFormat = None
+    structured_outputs: StructuredOutputs = None
+    guided_json: GuidedJson = None
+    guided_regex: GuidedText = None
+    guided_choice: GuidedChoice = None
+    guided_grammar: GuidedText = None
 
     @model_validator(mode="after")
     def _refuse_what_is_not_served(self) -> GenerationBody:
         refuse_unsupported(self.model_extra or {})
         return self
+
+    @property
+    def alternatives(self) -> int:
+        """Alternatives told of each token of the reply, -1 for no logarithms at all."""
+        return -1
+
+    @property
+    def prompt_alternatives(self) -> int:
+        """Alternatives told of each token of the prompt, -1 for no logarithms at all."""
+        return -1
 
     @property
     def include_usage(self) -> bool:
@@ -207,7 +249,7 @@ class ChatMessage(BaseModel):
         return self
 
 
-Messages = Annotated[list[ChatMessage], Field(min_length=1)]
+Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=1 << 14)]
 
 
 class ThinkingBody(Body):
@@ -217,6 +259,16 @@ class ThinkingBody(Body):
     thinking: ThinkingSwitch = None
     enable_thinking: ThinkingSwitch = None
     chat_template_kwargs: TemplateOptions | None = None
+    thinking_budget: int | None = Field(None, ge=-1, le=MAX_TOKEN_ID, description="Tokens of thought before it is closed. -1: no bound.")
+    thinking_token_budget: int | None = Field(None, ge=-1, le=MAX_TOKEN_ID, description="The same.")
+    reasoning_budget: int | None = Field(None, ge=-1, le=MAX_TOKEN_ID, description="The same.")
+
+    @property
+    def budget(self) -> int | None:
+        """Tokens of thought at most, None without a bound."""
+        named = (self.thinking_budget, self.thinking_token_budget, self.reasoning_budget)
+        told = next((budget for budget in named if budget is not None), -1)
+        return None if told < 0 else told
 
     @property
     def thinking_switch(self) -> bool | None:
@@ -245,35 +297,67 @@ class ToolsBody(Body):
         """Tools the prompt shows and the reply may call."""
         return [] if self.tool_choice == "none" else self.tools or []
 
+    @property
+    def forced_tool(self) -> str | None:
+        """Name of the tool that the reply has to call, nothing for any of them; None if it need not call."""
+        if isinstance(self.tool_choice, dict):
+            return self.tool_choice["name"]
+        return "" if self.tool_choice == "required" else None
+
 
 class ChatBody(GenerationBody, ThinkingBody, ToolsBody):
     """`POST /v1/chat/completions`."""
 
     messages: Messages
     max_completion_tokens: int | None = Field(None, ge=0, le=MAX_TOKEN_ID, description="Wins over max_tokens.")
+    logprobs: StrictBool | None = Field(None, description="Logarithms of the probabilities of all tokens of the reply, thoughts too.")
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_ALTERNATIVES, description="Likeliest tokens beside each, with `logprobs`.")
+    continue_final_message: StrictBool | None = Field(None, description="The reply goes on with the last message, the assistant's.")
+
+    @property
+    def alternatives(self) -> int:
+        return (self.top_logprobs or 0) if self.logprobs else -1
+
+    @model_validator(mode="after")
+    def _what_needs_another(self) -> ChatBody:
+        if self.top_logprobs and not self.logprobs:
+            raise _fault("`logprobs` true beside `top_logprobs`")
+        if self.continue_final_message and self.messages[-1].role != "assistant":
+            raise _fault("a last message of role assistant for `continue_final_message` to go on with")
+        return self
 
 
-def _one_prompt(value: Any) -> Any:
-    """A list that holds one prompt counts as that prompt."""
-    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
-        value = value[0]
-    if isinstance(value, list) and value and all(isinstance(item, str | list) for item in value):
-        raise _fault(f"one prompt a request; {len(value)} were sent. Send one request for each")
-    if not isinstance(value, str | list) or (isinstance(value, list) and any(type(item) is not int for item in value)):
-        raise _fault("a string or a list of token ids")
-    if not value:
-        raise _fault("at least one character or token id")
-    return value
+def _prompts(value: Any) -> Any:
+    """A list of prompts, whatever the form of the field: text, ids, or a list of either."""
+    prompts = value if isinstance(value, list) and value and all(isinstance(item, str | list) for item in value) else [value]
+    if len(prompts) > MAX_PROMPTS:
+        raise _fault(f"at most {MAX_PROMPTS} prompts a request; {len(prompts)} were sent. Send several requests")
+    for prompt in prompts:
+        if not isinstance(prompt, str | list) or (isinstance(prompt, list) and any(type(item) is not int for item in prompt)):
+            raise _fault("a string, a list of token ids, or a list of either")
+        if not prompt:
+            raise _fault("at least one character or token id")
+    return prompts
 
 
 class CompletionBody(GenerationBody):
     """`POST /v1/completions`. No chat template: the prompt is continued as it stands.
 
-    Control-token spellings in a string are plain text; send ids for them."""
+    Control-token spellings in a string are plain text; send ids for them. Several prompts are answered in their order, `n` choices each."""
 
     prompt: Annotated[
-        str | list[int], BeforeValidator(_one_prompt, json_schema_input_type=str | list[TokenId] | list[str] | list[list[TokenId]])
+        list[str | list[int]], BeforeValidator(_prompts, json_schema_input_type=str | list[TokenId] | list[str] | list[list[TokenId]])
     ]
+    echo: StrictBool | None = Field(None, description="The text begins with the prompt; then `max_tokens` 0 asks for the prompt only.")
+    logprobs: int | None = Field(None, ge=0, le=MAX_ALTERNATIVES, description="Logarithms of each token and of so many likeliest ones.")
+
+    @property
+    def alternatives(self) -> int:
+        return -1 if self.logprobs is None else self.logprobs
+
+    @property
+    def prompt_alternatives(self) -> int:
+        return self.alternatives if self.echo else -1
 
 
 class TokenizeBody(ThinkingBody, ToolsBody):

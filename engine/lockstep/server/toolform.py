@@ -10,7 +10,8 @@ from pydantic_core import PydanticCustomError
 from lockstep.text.errors import TextError
 from lockstep.text.toolset import check_tools
 
-_CHOICES = ("none", "auto")
+_CHOICES = ("none", "auto", "required")
+NAMED = '{"type": "function", "function": {"name": ...}}'
 
 
 def _tools(value: Any) -> Any:
@@ -27,24 +28,24 @@ def _tools(value: Any) -> Any:
 
 
 def _tool_choice(value: Any) -> Any:
-    """`required` and named tools need a grammar over the reply; asking the model kindly would not force a call."""
+    """A named tool is left as its name in an object, whichever way it was named."""
     if value is None or value in _CHOICES:
         return value
-    forced = value == "required" or (isinstance(value, dict) and value.get("type") in ("function", "allowed_tools"))
-    if forced:
-        raise PydanticCustomError(
-            "unsupported", "{instead}", {"instead": 'send "auto", and offer only the tool that has to be called', "field": "tool_choice"}
-        )
-    raise PydanticCustomError("needed", "{words}", {"words": 'one of "auto" and "none"'})
+    if not isinstance(value, dict) or value.get("type") != "function":
+        raise PydanticCustomError("needed", "{words}", {"words": f"one of {', '.join(_CHOICES)}, or {NAMED}"})
+    function = value.get("function", value)
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+        raise PydanticCustomError("needed", "{words}", {"words": NAMED})
+    return {"name": function["name"]}
 
 
 ToolList = Annotated[
     list[dict[str, Any]] | None,
     BeforeValidator(_tools, json_schema_input_type=list[dict[str, Any]] | None),
-    Field(description="Functions the reply may call. `strict` is taken and not enforced."),
+    Field(description="Functions the reply may call. Arguments of a call that `tool_choice` forces follow their schema."),
 ]
 ToolChoice = Annotated[
-    str | None,
+    str | dict[str, str] | None,
     BeforeValidator(_tool_choice, json_schema_input_type=str | dict[str, Any] | None),
-    Field(description="auto, or none, which hides the tools. required and named tools are refused."),
+    Field(description="auto, none, which hides the tools, required, or a named function, which the reply then calls once."),
 ]

@@ -7,7 +7,7 @@ could open a control token, so that the spellings found afterwards are the templ
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,12 +85,16 @@ class ChatTemplate:
         line is dropped and the think block closed. Ids of pieces of text are remembered for `owner`.
         `placeholders` made the marks of pictures in the texts.
         """
+        messages = normalise(messages)
+        if limit is not None:
+            # Rendering holds the interpreter for as long as its texts are, counting does not.
+            self._tokenizer.refuse_past(list(_certain_texts(messages)), limit)
         names: dict[str, Any] = {"add_generation_prompt": add_generation_prompt, "enable_thinking": thinking.enabled}
         if clear_thinking is not None:
             names["clear_thinking"] = clear_thinking
         if tools:
             names["tools"] = self._marked(list(tools))
-        pieces = self._render(normalise(messages), thinking.effort, names, placeholders)
+        pieces = self._render(messages, thinking.effort, names, placeholders)
         opened = pieces[-2:] == [THINK_OPEN, ""]
         if not thinking.enabled:
             self._drop_effort_line(pieces, thinking.effort)
@@ -153,6 +157,15 @@ class ChatTemplate:
             ids.append(self._tokenizer.added[spelling])
             ids += piece
         return tuple(ids), starts
+
+
+def _certain_texts(messages: Sequence[Message]) -> Iterator[str]:
+    """Texts no template leaves out: it may cut an assistant's."""
+    for message in messages:
+        content = message.get("content")
+        if message.get("role") == "assistant" or not content:
+            continue
+        yield from [content] if isinstance(content, str) else (part.get("text", "") for part in content)
 
 
 def _marks(starts: list[tuple[str, int]]) -> tuple[int, ...]:

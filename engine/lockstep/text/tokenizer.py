@@ -67,12 +67,17 @@ class Tokenizer:
         Raises TextError for text that is no Unicode, and TooManyTokens for texts that are far past `limit` tokens together. A text
         only a little past it is encoded: the caller knows what else shares the limit.
         """
-        if limit is not None and sum(map(len, texts)) > LIKELY_CHARACTERS * limit:
-            self._refuse_past(texts, limit)
+        if limit is not None:
+            self.refuse_past(texts, limit)
         return [encoding.ids for encoding in self._encodings(texts)]
 
-    def _refuse_past(self, texts: Sequence[str], limit: int) -> None:
-        """Count in slices before encoding in one go: an encoding takes hundreds of bytes a token. A cut adds few tokens, if any."""
+    def refuse_past(self, texts: Sequence[str], limit: int) -> None:
+        """Raise TooManyTokens for texts far past `limit` tokens together, as `encode_many` does.
+
+        Counted in slices, of which a cut adds few tokens, if any: an encoding takes hundreds of bytes a token.
+        """
+        if sum(map(len, texts)) <= LIKELY_CHARACTERS * limit:
+            return
         count = 0
         for text in texts:
             for start in range(0, len(text), _SLICE_CHARACTERS):

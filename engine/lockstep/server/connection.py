@@ -1,0 +1,114 @@
+"""One client's connection: uvicorn's protocol with an end to patience, bounds on heads, and refusals in JSON. Knows no endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from lockstep.server.errors import RETRY_AFTER_S, ApiError
+
+MAX_CONNECTIONS = 4096
+MAX_HEAD_BYTES, MAX_HEADERS = 1 << 16, 128
+# From connecting, or from a request's first byte, to the end of its head; and without another byte of its body.
+HEAD_S, BODY_SILENCE_S = 60.0, 60.0
+
+
+class Connection(HttpToolsProtocol):
+    """Refuses with 408 who is silent in the middle of a request, with 431 a head that is too large, with 503 one connection too many."""
+
+    _late: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take it or refuse it."""
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            message = f"{MAX_CONNECTIONS} connections are open, as many as this server holds; close some or try again later."
+            self._refuse(ApiError(503, message, code="too_many_connections", headers={"Retry-After": str(RETRY_AFTER_S)}))
+        self._wait(HEAD_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timer."""
+        self._wait(None)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser, unless a head has no end."""
+        if self._is_between or self._head_bytes:
+            self._head_bytes += len(data)
+            if self._late is None:
+                self._wait(HEAD_S)
+        super().data_received(data)
+        if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(_head_too_large())
+
+    def on_message_begin(self) -> None:
+        """A head begins."""
+        super().on_message_begin()
+        self._head_bytes = max(self._head_bytes, 1)
+
+    def on_headers_complete(self) -> None:
+        """A head is whole: its body may take longer."""
+        self._head_bytes = 0
+        self._wait(BODY_SILENCE_S)
+        serving = self.app
+        if len(self.headers) > MAX_HEADERS or sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
+            self.app = _refuse_head  # type: ignore[assignment]
+        super().on_headers_complete()
+        self.app = serving
+
+    def on_body(self, body: bytes) -> None:
+        """Another part came, so there is patience for the next."""
+        self._wait(BODY_SILENCE_S)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """All is there."""
+        self._wait(None)
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Bytes that are no HTTP, told in JSON."""
+        self._refuse(ApiError(400, "The connection brought bytes that are no HTTP request; needed: HTTP/1.1.", code="invalid_http"))
+
+    @property
+    def _is_between(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _wait(self, seconds: float | None) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        self._late = None if seconds is None else self.loop.call_later(seconds, self._give_up, seconds)
+
+    def _give_up(self, seconds: float) -> None:
+        # While a reply runs nothing is read, so what is behind it cannot be late.
+        if self.pipeline or (self._head_bytes and not self._is_between):
+            self._wait(seconds)
+            return
+        message = f"The request was not complete and nothing came for {seconds:g} s; send it in one go."
+        self._refuse(ApiError(408, message, code="request_timeout", kind="timeout_error"))
+
+    def _refuse(self, error: ApiError) -> None:
+        """Answer outside of any request and close. Nothing is put into a reply that has begun."""
+        self._wait(None)
+        if self._is_between or not self.cycle.response_started:
+            body = json.dumps(error.body()).encode()
+            headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"} | error.headers
+            lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            self.transport.write(STATUS_LINE[error.status] + lines.encode() + b"\r\n" + body)
+        self.transport.close()
+
+
+def _head_too_large() -> ApiError:
+    return ApiError(431, f"The head of the request has more than {MAX_HEAD_BYTES} bytes or {MAX_HEADERS} headers.", code="head_too_large")
+
+
+async def _refuse_head(scope: Scope, receive: Receive, send: Send) -> None:
+    error = _head_too_large()
+    body = json.dumps(error.body()).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,120 @@
+"""The process that reads large bodies: `python -m lockstep.server.reader`, and the front's end of it. Knows no endpoint.
+
+Reading megabytes of JSON holds the interpreter for a long time; done elsewhere, health and running streams do not feel it. In: pairs of
+frames, the name of a model and a body. Out: one frame each, a pickled model or what a client is told. A frame is 8 bytes of length and data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from pydantic import BaseModel
+
+import lockstep
+from lockstep.server.errors import ApiError
+
+MEMORY_BYTES = 4 << 30
+WAIT_S = 60.0
+_LENGTH_BYTES = 8
+
+Model = TypeVar("Model", bound=BaseModel)
+log = logging.getLogger("lockstep.server")
+
+
+class BodyReader:
+    """One process, one body at a time; another process if it ended. It ends with this one."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = ThreadPoolExecutor(1, "body-reader")
+
+    async def read(self, data: bytes | bytearray, kind: type[Model]) -> Model:
+        """As `body.read_object`. Raises ApiError, 400 too if the body ends its reader."""
+        value = await asyncio.get_running_loop().run_in_executor(self._thread, self._ask, data, f"{kind.__module__}:{kind.__qualname__}")
+        if isinstance(value, kind):
+            return value
+        raise ApiError(**value)
+
+    def close(self) -> None:
+        """End the process, whatever it does."""
+        if self._process is not None:
+            self._process.kill()
+        self._thread.shutdown()
+
+    def _ask(self, data: bytes | bytearray, name: str) -> Any:
+        if self._process is None or self._process.poll() is not None:
+            self._process = _start()
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        late = threading.Timer(WAIT_S, self._process.kill)
+        late.start()
+        try:
+            for part in (name.encode(), data):
+                stdin.write(len(part).to_bytes(_LENGTH_BYTES, "big"))
+                stdin.write(part)
+            stdin.flush()
+            found = _frame(stdout)
+        except OSError:
+            found = None
+        finally:
+            late.cancel()
+        if found is not None:
+            return pickle.loads(found)
+        log.warning("a body of %d bytes ended its reader", len(data))
+        self._process.kill()
+        self._process.wait()
+        message = f"The body of {len(data)} bytes cannot be read within {WAIT_S:g} s and {MEMORY_BYTES >> 30} GiB; needed: a simpler one."
+        return {"status": 400, "message": message, "code": "invalid_json"}
+
+
+def _start() -> subprocess.Popen[bytes]:
+    environment = os.environ | {"PYTHONPATH": str(Path(lockstep.__file__).parents[1])}
+    command = [sys.executable, "-P", "-m", "lockstep.server.reader"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    while (name := _frame(sys.stdin.buffer)) is not None and (data := _frame(sys.stdin.buffer)) is not None:
+        told = pickle.dumps(_read(name.decode(), data), protocol=5)
+        sys.stdout.buffer.write(len(told).to_bytes(_LENGTH_BYTES, "big"))
+        sys.stdout.buffer.write(told)
+        sys.stdout.buffer.flush()
+
+
+def _read(name: str, data: bytes) -> BaseModel | dict[str, Any]:
+    from lockstep.server.body import read_object
+
+    module, _, kind = name.partition(":")
+    try:
+        return read_object(data, getattr(importlib.import_module(module), kind))
+    except ApiError as error:
+        return {"status": error.status, "message": error.message, "code": error.code, "param": error.param, "kind": error.kind}
+
+
+def _frame(source: IO[bytes]) -> bytes | None:
+    """None at the end of the other side."""
+    header = source.read(_LENGTH_BYTES)
+    length = int.from_bytes(header, "big")
+    data = source.read(length) if len(header) == _LENGTH_BYTES else b""
+    return data if len(header) == _LENGTH_BYTES and len(data) == length else None
+
+
+if __name__ == "__main__":
+    main()

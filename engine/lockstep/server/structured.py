@@ -1,0 +1,65 @@
+"""What the fields of a request mean for its reply's grammar: compiled before anything is promised, refused with a status of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lockstep.core.types import EngineRequest, Grammar
+from lockstep.grammar.calls import CallTags, calls_form
+from lockstep.grammar.compiler import CompilerBusy, CompilerFault
+from lockstep.grammar.formats import either
+from lockstep.grammar.protocol import Form, GrammarError
+from lockstep.server.deployment import Deployment
+from lockstep.server.errors import bad_request, failed, overloaded
+from lockstep.server.outputform import FIELDS, asked_form
+from lockstep.server.schema import GenerationBody, ToolsBody
+from lockstep.text.tools import Tag
+
+INVALID_GRAMMAR = "invalid_grammar"
+
+
+async def constrained(site: Deployment, body: GenerationBody, request: EngineRequest, in_reasoning: bool = False) -> EngineRequest:
+    """`request` with the grammar that `body` asks for, behind the reasoning if the reply begins with one.
+
+    Raises ApiError: 400 for a grammar that cannot be used, 429 if too many wait to be compiled, 500 if the compiler is out of order.
+    """
+    param = "response_format"
+    try:
+        asked = asked_form({name: getattr(body, name) for name in FIELDS})
+        form, param = asked or (None, "tools")
+        form = _with_calls(site, body, form) if isinstance(body, ToolsBody) else form
+        if form is None:
+            return request
+        _check_company(request, param)
+        digest, data = await site.grammars.compile(form)
+    except GrammarError as error:
+        raise bad_request(f"{error}.", param, INVALID_GRAMMAR) from None
+    except CompilerBusy as error:
+        raise overloaded(f"{error}.", 0) from None
+    except CompilerFault as error:
+        raise failed(f"{error}.") from None
+    return replace(request, grammar=Grammar(digest, data, site.tokenizer.think_close if in_reasoning else -1))
+
+
+def _with_calls(site: Deployment, body: ToolsBody, form: Form | None) -> Form | None:
+    """Calls that are forced, or allowed beside `form`."""
+    forced, names = body.forced_tool, [tool["function"]["name"] for tool in body.offered_tools]
+    if forced is not None and forced not in ("", *names) or (forced == "" and not names):
+        raise bad_request(
+            f"`tool_choice` forces a call of {forced or 'a tool'}, `tools` offers {len(names)}; needed: a tool of the list.", "tool_choice"
+        )
+    if not names or (forced is None and form is None):
+        return form
+    if forced is not None and form is not None:
+        raise GrammarError("`tool_choice` forces a call, which cannot be a reply of another form; needed: one of the two")
+    tags = CallTags(*(site.tokenizer.added[tag.value] for tag in Tag))
+    many = body.parallel_tool_calls is not False and not forced
+    calls = calls_form(body.offered_tools, tags, many, forced or None)
+    return calls if form is None else either([calls, form])
+
+
+def _check_company(request: EngineRequest, param: str) -> None:
+    """A grammar decides where a reply ends; what keeps it from ending contradicts it."""
+    for name, is_set in (("ignore_eos", request.ignore_eos), ("min_tokens", request.min_tokens > 0)):
+        if is_set:
+            raise bad_request(f"`{name}` keeps a reply from ending where `{param}` has it end; leave one of them out.", name)
