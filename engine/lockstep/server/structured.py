@@ -44,9 +44,10 @@ async def constrained(site: Deployment, body: GenerationBody, request: EngineReq
 def _with_calls(site: Deployment, body: ToolsBody, form: Form | None) -> Form | None:
     """Calls that are forced, or allowed beside `form`."""
     forced, names = body.forced_tool, [tool["function"]["name"] for tool in body.offered_tools]
-    if forced is not None and forced not in ("", *names) or (forced == "" and not names):
+    if (forced is not None and forced not in ("", *names)) or (forced == "" and not names):
         raise bad_request(
-            f"`tool_choice` forces a call of {forced or 'a tool'}, `tools` offers {len(names)}; needed: a tool of the list.", "tool_choice"
+            f"`tool_choice` forces a call of {(forced or 'a tool')[:64]}, `tools` offers {len(names)}; needed: a tool of the list.",
+            "tool_choice",
         )
     if not names or (forced is None and form is None):
         return form
