@@ -23,7 +23,7 @@ class OptionError(LockstepError):
 
 @dataclass(frozen=True, slots=True)
 class ServingOptions:
-    """Options of one server. Token counts are tokens, `step_timeout` seconds; `pool_tokens` 0 means `parallel` windows of `context`.
+    """Options of one server. Token counts are tokens, timeouts seconds; `pool_tokens` 0 means `parallel` windows of `context`.
 
     `drafter` is a word of DRAFTERS or the folder of a block drafter; every drafter but none copies first, up to `copy_tokens`.
     `draft_policy` is a word of `draft.policy`, auto for the drafter's own. `draft_noise` and `draft_edge` weigh a request's noise and the
@@ -65,6 +65,7 @@ class ServingOptions:
     max_queued_tokens: int = 1 << 20
     ranks: int = 1
     step_timeout: int = 120
+    drain_timeout: int = 10
     draft_policy: str = "auto"
     copy_tokens: int = 15
     draft_noise: float = 1.0
@@ -94,6 +95,7 @@ class ServingOptions:
             ("max_queued_tokens", 0, 1 << 40),
             ("ranks", 1, 2),
             ("step_timeout", 1, 86400),
+            ("drain_timeout", 0, 86400),
             ("copy_tokens", 0, 31),
             ("draft_noise", 0, 10),
             ("draft_edge", 0, 10),
@@ -188,6 +190,7 @@ def add_serving_flags(parser: argparse.ArgumentParser) -> None:
     add("--ranks", type=int, default=defaults["ranks"], help="processes that share the model, on GPUs one a device")
     add("--loop", default=defaults["loop"], help="plain, or overlapped: tell what a step brought while the next one runs")
     add("--step-timeout", type=int, default=defaults["step_timeout"], help="seconds after which a step that has not ended ends the engine")
+    add("--drain-timeout", type=int, default=defaults["drain_timeout"], help="seconds that replies get to finish once the server is to end")
     add("--draft-policy", default=defaults["draft_policy"], metavar="W", help="how deep to draft, say fnc7:0.3; auto: the drafter's own")
     add("--copy-tokens", type=int, default=defaults["copy_tokens"], help="tokens a copy draft proposes at most; 0: no copies")
     add("--draft-noise", type=float, default=defaults["draft_noise"], help="weight of a sampled request's noise in its drafts")
