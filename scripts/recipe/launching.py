@@ -19,6 +19,7 @@ from recipe.settings import SETTINGS
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 INSIDE_MODEL, INSIDE_DRAFTER, INSIDE_LOGS, INSIDE_KEY, INSIDE_KERNELS = "/model", "/drafter", "/logs", "/key", "/kernels"
+INSIDE_SPILL = "/spill"
 # On GPUs: one host, no fabric, and devices numbered as the driver's tool numbers them.
 ON_GPUS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "NCCL_IB_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo"}
 
@@ -31,7 +32,8 @@ def visible(config: Config, environment: Mapping[str, str]) -> list[str]:
 
 def process_launch(config: Config, build: str, python: Path, environment: Mapping[str, str]) -> Launch:
     """The engine as a process: `python` is the interpreter of its build."""
-    places = {"model": config.text("MODEL_DIR"), "drafter": config.text("DFLASH2_DIR"), "key": _key_file(config)}
+    folders = {"model": "MODEL_DIR", "drafter": "DFLASH2_DIR", "spill": "SPILL_DIR"}
+    places = {"key": _key_file(config)} | {name: config.text(setting) for name, setting in folders.items()}
     argv = (str(python), "-m", "lockstep", *engine_words(config, places, host=config.text("HOST")))
     own = {name: environment[name] for name in PASSED_ON if name in environment}
     seen = {"CUDA_VISIBLE_DEVICES": ",".join(visible(config, environment))} if config.gpus() else {}
@@ -39,7 +41,7 @@ def process_launch(config: Config, build: str, python: Path, environment: Mappin
 
 
 def container_launch(config: Config, build: str, environment: Mapping[str, str]) -> Launch:
-    """The engine as a container: nothing writable but the run folder, /tmp and the kernel cache, no capability, private IPC."""
+    """The engine as a container: nothing writable but the run folder, /tmp, kernel cache and spilled states; no capability, private IPC."""
     has_key = bool(_key_file(config))
     lent_key = str(config.folder("STATE_DIR") / "lent-key") if has_key else ""
     user = "0:0" if containers.is_rootless(environment) else f"{os.getuid() or container.NOBODY}:{os.getgid() or container.NOBODY}"
@@ -60,7 +62,9 @@ def container_launch(config: Config, build: str, environment: Mapping[str, str])
     if config.gpus():
         flags.append(container.mount(str(config.folder("KERNEL_CACHE") / build), INSIDE_KERNELS, is_writable=True))
         flags += [container.variable(name, f"{INSIDE_KERNELS}/{name}") for name in ("TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR")]
-    places = {"model": INSIDE_MODEL, "drafter": INSIDE_DRAFTER, "key": INSIDE_KEY if has_key else ""}
+    if config.number("SPILL_GIB"):
+        flags.append(container.mount(config.text("SPILL_DIR"), INSIDE_SPILL, is_writable=True))
+    places = {"model": INSIDE_MODEL, "drafter": INSIDE_DRAFTER, "key": INSIDE_KEY if has_key else "", "spill": INSIDE_SPILL}
     image = f"{config.text('IMAGE')}:{build}"
     command = tuple(engine_words(config, places, host="0.0.0.0" if is_bridge else config.text("HOST")))
     launch = _launch(config, build, container.argv(flags, image, command), {})
@@ -76,6 +80,8 @@ def engine_words(config: Config, places: Mapping[str, str], *, host: str) -> lis
             words.append(setting.engine_option if config.is_on(name) else setting.engine_option.replace("--", "--no-"))
         elif setting.engine_option:
             words += [setting.engine_option, host if name == "HOST" else config.text(name)]
+    if config.number("SPILL_GIB"):
+        words += ["--spill-dir", places["spill"]]
     if places["key"]:
         words += ["--api-key-file", places["key"]]
     for proxy in filter(None, config.text("TRUSTED_PROXY").split(",")):

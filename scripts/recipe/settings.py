@@ -46,8 +46,8 @@ class Setting:
 
 # Fixed at the start of a server by other ways than an option of the engine.
 FIXED_AT_START = (
-    "PROFILE", "RUNTIME", "GPUS", "CONTAINER_NAME", "NETWORK", "DRAFTER", "MODEL_DIR", "DFLASH2_DIR", "API_KEY_FILE", "TRUSTED_PROXY",
-    "ENGINE_REPO", "ENGINE_COMMIT", "BASE_IMAGE", "IMAGE", "ENGINE_ARGUMENTS", "ENGINE_VARIABLES", "P2P",
+    "PROFILE", "RUNTIME", "GPUS", "CONTAINER_NAME", "NETWORK", "DRAFTER", "MODEL_DIR", "DFLASH2_DIR", "SPILL_DIR", "API_KEY_FILE",
+    "TRUSTED_PROXY", "ENGINE_REPO", "ENGINE_COMMIT", "BASE_IMAGE", "IMAGE", "ENGINE_ARGUMENTS", "ENGINE_VARIABLES", "P2P",
 )  # fmt: skip
 # Names of published recipes that have nothing to act on here, and why.
 WITHOUT_EFFECT = {
@@ -72,7 +72,8 @@ def _engine_setting(name: str, group: int, default: str | tuple[str, str], kind:
 # Options that this program gives the engine by itself.
 OWN_OPTIONS = (
     "model", "drafter", "api-key-file", "trusted-proxy", "device", "host", "port", "name", "max-tokens", "thinking", "reasoning-effort",
-    "vision", "context", "parallel", "ranks", "dense", "kv", "kept-gib", "draft-policy", "memory-reserve-gib", "kv-pool-gib", "auth",
+    "vision", "context", "parallel", "ranks", "dense", "kv", "kept-gib", "spill-gib", "spill-dir",
+    "draft-policy", "memory-reserve-gib", "kv-pool-gib", "auth",
 )  # fmt: skip
 _NAME = matching(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}", "1 to 128 letters, digits, '.', '_', '/' or '-', the first a letter or digit")
 _DOCKER_NAME = matching(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}", "a Docker name: letters, digits, '_', '.' or '-', the first a letter or digit")
@@ -169,6 +170,15 @@ _engine_setting(
 _engine_setting(
     "KEPT_GIB", 2, "4", integer(0, 1024), "--kept-gib", "host memory for states of prompts that may come again; 0 keeps none", unit="GiB"
 )
+_engine_setting(
+    "SPILL_GIB",
+    2,
+    "0",
+    integer(0, 100_000),
+    "--spill-gib",
+    "room on disk, for each rank, for states that leave KEPT_GIB; 0: none",
+    unit="GiB",
+)
 _setting(
     "DRAFTER",
     2,
@@ -218,6 +228,7 @@ _setting("MODEL_DIR", 3, ("{DATA_DIR}/models/GLM-5.3-Flash-EXL3-4bpw", "{root}/e
 _setting(
     "DFLASH2_DIR", 3, ("{DATA_DIR}/models/GLM-5.3-Flash-DFlash2", "{root}/embedded/drafter"), folder(), "folder of the DFlash2 drafter"
 )
+_setting("SPILL_DIR", 3, "{DATA_DIR}/spill", folder(), "prompt states on disk (SPILL_GIB), a folder of its own; they outlive the server")
 _setting("KERNEL_CACHE", 3, "{DATA_DIR}/kernels", folder(), "compiled kernels and launch tables, a folder for each build")
 _setting("STATE_DIR", 3, "{root}/.state", folder(), "lock, API key and record of the running server")
 _setting("LOG_DIR", 3, "{root}/logs", folder(), "run folders and archives")

@@ -69,6 +69,7 @@ def test_root_of_a_rootless_engine_is_the_caller_outside(box: Box) -> None:
         {},
         {"NETWORK": "bridge"},
         {"API_KEY_FILE": "/somewhere/key"},
+        {"SPILL_GIB": "9"},
         {"PROFILE": "two-gpu"},
         {"PROFILE": "two-gpu", "DRAFTER": "mtp", "HOST": "::1", "NETWORK": "bridge"},
     ],
@@ -78,10 +79,11 @@ def test_nothing_of_the_never_list_is_given(box: Box, settings: dict[str, str]) 
     assert NEVER & set(words(made)) == set()
     assert not any("docker.sock" in word or "unconfined" in word or word.endswith(("=host", "pid=host")) for word in words(made))
     mounts = {mount["Target"]: mount for mount in made.options["mounts"]}
-    assert {"/model", "/logs"} <= set(mounts) <= {"/model", "/drafter", "/logs", "/key", "/kernels"}
-    assert {target for target, mount in mounts.items() if not mount["ReadOnly"]} <= {"/logs", "/kernels"}
+    assert {"/model", "/logs"} <= set(mounts) <= {"/model", "/drafter", "/logs", "/key", "/kernels", "/spill"}
+    assert {target for target, mount in mounts.items() if not mount["ReadOnly"]} <= {"/logs", "/kernels", "/spill"}
     assert all(Path(mount["Source"]) != Path("/") for mount in mounts.values())
     assert ("/kernels" in mounts) == (settings.get("PROFILE") == "two-gpu")
+    assert ("/spill" in mounts) == ("SPILL_GIB" in settings)
 
 
 def test_every_mount_is_shown_with_its_rights(box: Box) -> None:
@@ -104,3 +106,17 @@ def test_the_folder_of_a_run_is_filled_in_wherever_it_stands() -> None:
     given = {"labels": {"recipe.run": "{run}"}, "mounts": [{"Source": "{run}", "Target": "/logs"}]}
     made = container.in_run(given, "{run}", '/a "quoted" place')
     assert made == {"labels": {"recipe.run": '/a "quoted" place'}, "mounts": [{"Source": '/a "quoted" place', "Target": "/logs"}]}
+
+
+def test_states_of_prompts_go_to_a_folder_only_if_they_may_take_space(box: Box) -> None:
+    off, on = launch(box), launch(box, SPILL_GIB="20", SPILL_DIR="/large/spill")
+    assert "--spill-dir" not in off.command
+    assert on.command[on.command.index("--spill-dir") + 1] == "/spill"
+    assert on.command[on.command.index("--spill-gib") + 1] == "20"
+    (mount,) = [mount for mount in on.options["mounts"] if mount["Target"] == "/spill"]
+    assert (mount["Source"], mount["ReadOnly"]) == ("/large/spill", False)
+    given = box.environment | {"SPILL_GIB": "1", "DATA_DIR": "/data"}
+    process = launching.process_launch(config.load(box.root, given), "0123456789abcdef", Path("/python"), given)
+    assert process.argv[process.argv.index("--spill-dir") + 1] == "/data/spill"
+    changed = config.load(box.root, box.environment | {"SPILL_GIB": "1", "DATA_DIR": "/data", "SPILL_DIR": "/other"})
+    assert launching.differences(process, changed) == ["SPILL_DIR: the server runs with /data/spill, environment says /other"]

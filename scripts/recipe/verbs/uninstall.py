@@ -16,7 +16,7 @@ from recipe.steps.image import BUILD_LABEL, ROOT_LABEL
 
 GIB = 1 << 30
 # Folders of DATA_DIR that the steps make; anything else there is somebody else's.
-MADE = ("environments", "engines", "wheels", "models", "kernels", "unfinished")
+MADE = ("environments", "engines", "wheels", "models", "kernels", "spill", "unfinished")
 
 
 def uninstall(job: Job, words: Sequence[str]) -> int:
