@@ -21,6 +21,8 @@ ENTRY = re.compile(r"^(?P<name>[a-z0-9-]+)==(?P<version>\S+)(?P<hashes>( +--hash
 EVERYTHING = "dev"
 # What only a CUDA build of torch needs is not installed here, so only the form of this lock can be judged.
 NOT_INSTALLED = "engine-cuda"
+# Asked for by name and never loaded: it masks on a GPU, and masks are applied on the host.
+NOT_NEEDED = {("xgrammar", "triton")}
 
 
 def read_lock(text: str) -> dict[str, str]:
@@ -68,6 +70,7 @@ def missing(requirements: list[Requirement], pinned: dict[str, str]) -> Iterator
             yield f"a look at {name}, which is not installed beside this check"
             continue
         extras = requirement.extras or {""}
+        children = [child for child in children if (name, child.name) not in NOT_NEEDED]
         waiting += [(child, name) for child in children if child.marker is None or any(child.marker.evaluate({"extra": e}) for e in extras)]
 
 
