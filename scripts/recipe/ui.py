@@ -31,7 +31,8 @@ class Ui:
         """One JSON object a line on standard output from now on: codes with their facts, other lines as text."""
         self.is_json, self.has_colour = True, False
 
-    def _say(self, **facts: str) -> None:
+    def say(self, **facts: str) -> None:
+        """One object for programs that read."""
         self._write(json.dumps(facts), is_bare=True)
 
     def ask(self, question: str) -> str | None:
@@ -63,7 +64,7 @@ class Ui:
     def _write(self, text: str, style: str = "", *, to_err: bool = False, is_bare: bool = False) -> None:
         if self.is_json and not is_bare:
             if text.strip():
-                self._say(text=text.strip())
+                self.say(text=text.strip())
             return
         stream = self._err if to_err else self._out
         console = self._console(stream)
@@ -104,7 +105,7 @@ class Ui:
         self.settle()
         known = CODES[code]
         if self.is_json:
-            self._say(code=code, found=text, **({} if code.startswith("I_") else {"do": known.remedy}))
+            self.say(code=code, found=text, **({} if code.startswith("I_") else {"do": known.remedy}))
             return
         if code.startswith("I_"):
             self._write(f"  [{code}] {text}", "dim")
@@ -120,7 +121,7 @@ class Ui:
         meaning = code.meaning if code else "a code that is not registered"
         remedy = failure.remedy or (code.remedy if code else "report it")
         if self.is_json:
-            self._say(code=failure.code, meaning=meaning, found=failure.found, needed=failure.needed, do=remedy)
+            self.say(code=failure.code, meaning=meaning, found=failure.found, needed=failure.needed, do=remedy)
             return
         self._write(f"[{failure.code}] {meaning}", "bold red", to_err=True)
         self._write(f"    found:   {failure.found}", to_err=True)

@@ -12,6 +12,7 @@ import pytest
 
 from fixtures.clone_box import Box
 from recipe.cli import VERBS
+from recipe.settings import SETTINGS
 
 CANARY = "canary-of-the-hub-token-6a1f"
 
@@ -58,6 +59,15 @@ def test_json_is_one_object_a_line_and_the_exit_status_stays(box: Box) -> None:
     assert failed.returncode == 7
     last = json.loads(failed.stdout.splitlines()[-1])
     assert (last["code"], set(last)) == ("E_PORT", {"code", "meaning", "found", "needed", "do"})
+
+
+def test_config_in_json_has_value_unit_range_and_origin_of_every_setting(box: Box) -> None:
+    told = [json.loads(line) for line in box.run("--json", "config", HF_TOKEN=CANARY).stdout.splitlines()]
+    rows = {row["setting"]: row for row in told if "setting" in row}
+    assert set(rows) == set(SETTINGS)
+    port = {"value": str(box.port), "unit": "", "allowed": "a whole number from 1 to 65535", "origin": "environment"}
+    assert rows["PORT"] == {"setting": "PORT", **port}
+    assert (rows["WAIT_TIMEOUT"]["unit"], CANARY in str(told)) == ("s", False)
 
 
 @pytest.mark.parametrize("words", [("frobnicate",), ("doctor", "--quickly"), ("logs", "--rank", "7"), ("uninstall", "--maybe")])

@@ -54,7 +54,10 @@ def config(job: Job, words: Sequence[str]) -> int:
     for group in GROUPS:
         job.ui.headline(group)
         for name, setting in SETTINGS.items():
-            if setting.group == group:
+            if setting.group == group and job.ui.is_json:
+                origin = job.config.chosen[name].origin
+                job.ui.say(setting=name, value=job.config.shown(name), unit=setting.unit, allowed=setting.kind.allowed, origin=origin)
+            elif setting.group == group:
                 unit = f" {setting.unit}" if setting.unit else ""
                 job.ui.line(f"  {name:<{width}}  {(job.config.shown(name) + unit) or '(empty)'}   <- {job.config.chosen[name].origin}")
     for notice in job.config.notices:
