@@ -1,0 +1,121 @@
+"""A schema is enforced in full or refused by the keyword that cannot be."""
+
+from __future__ import annotations
+
+import json
+from functools import reduce
+
+import pytest
+
+from fixtures.schemas import is_valid, schema_of, spell
+from lockstep.grammar.formats import any_object, json_form
+from lockstep.grammar.keywords import SchemaError
+from lockstep.grammar.schema import enforceable
+
+NODE = {"type": "object", "properties": {"v": {"type": "integer"}, "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}}
+LINKED = {"$ref": "#/$defs/node", "$defs": {"node": NODE | {"required": ["v", "next"]}}}
+
+REFUSED = {
+    "multipleOf": ({"type": "integer", "multipleOf": 5}, "multipleOf", "s"),
+    "uniqueItems": ({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}, "uniqueItems", "s.properties.a"),
+    "contains": ({"type": "array", "contains": {"type": "string"}}, "contains", "s"),
+    "minContains": ({"type": "array", "items": {"type": "array", "minContains": 2}}, "minContains", "s.items"),
+    "not": ({"not": {"type": "string"}}, "not", "s"),
+    "if": ({"type": "object", "if": {}, "then": {}}, "if", "s"),
+    "dependentRequired": ({"type": "object", "dependentRequired": {"a": ["b"]}}, "dependentRequired", "s"),
+    "propertyNames": ({"type": "object", "propertyNames": {"pattern": "^x"}}, "propertyNames", "s"),
+    "patternProperties": ({"type": "object", "patternProperties": {"^x": {}}}, "patternProperties", "s"),
+    "unevaluatedProperties": ({"type": "object", "unevaluatedProperties": False}, "unevaluatedProperties", "s"),
+    "behind a reference": ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "array", "uniqueItems": True}}}, "uniqueItems", "s/$defs/a"),
+    "format nobody knows": ({"type": "string", "format": "regex"}, "format", "s"),
+    "pattern with a length": ({"type": "string", "pattern": "a+", "maxLength": 3}, "pattern", "s"),
+    "oneOf that overlaps": ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf", "s"),
+    "a reference to elsewhere": ({"$ref": "https://example.test/schema"}, "$ref", "s"),
+    "a reference to nothing": ({"$ref": "#/$defs/none"}, "$ref", "s"),
+    "a value that never ends": (
+        {"$ref": "#/$defs/a", "$defs": {"a": {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"]}}},
+        "$ref",
+        "s/$defs/a",
+    ),
+    "no value at all": ({"type": "integer", "minimum": 5, "maximum": 4}, "minimum", "s"),
+    "more items than there can be": ({"type": "array", "minItems": 3, "maxItems": 2}, "minItems", "s"),
+    "a count too large": ({"type": "array", "maxItems": 10**9}, "maxItems", "s"),
+    "names that may repeat": ({"type": "object", "additionalProperties": {}, "minProperties": 2}, "minProperties", "s"),
+    "a required name in a closed object": ({"type": "object", "required": ["a"], "additionalProperties": False}, "required", "s"),
+    "enum without its type": ({"type": "string", "enum": [1, 2]}, "enum", "s"),
+    "nullable": ({"type": "string", "nullable": True}, "nullable", "s"),
+    "a type nobody knows": ({"type": "text"}, "type", "s"),
+}
+
+
+@pytest.mark.parametrize(("schema", "word", "place"), REFUSED.values(), ids=REFUSED)
+def test_a_keyword_that_cannot_be_enforced_is_refused_with_its_place(schema: dict, word: str, place: str):
+    with pytest.raises(SchemaError) as refusal:
+        enforceable(schema, "s")
+    assert f"`{word}` at `{place}`" in str(refusal.value)
+
+
+@pytest.mark.parametrize("neutral", [{"uniqueItems": False}, {"patternProperties": {}}, {"nullable": False}, {"multipleOf": 1}])
+def test_a_value_that_asks_for_nothing_is_taken(neutral: dict):
+    assert enforceable({"type": "integer"} | neutral, "s") == {"type": "integer"}
+
+
+ENFORCED = {
+    "linked list": (LINKED, '{"v": 1, "next": {"v": 2, "next": null}}', '{"v": 1}'),
+    "array of objects": ({"type": "array", "items": NODE | {"properties": {"v": {"type": "integer"}}}}, '[{"v": 1}]', '[{"v": "1"}]'),
+    "implied type": ({"properties": {"a": {"minLength": 2}}}, '{"a": "xy"}', '{"a": "x"}'),
+    "required beyond properties": ({"type": "object", "properties": {"a": {}}, "required": ["b"]}, '{"b": 1}', '{"a": 1}'),
+    "allOf of two": (
+        {"allOf": [{"type": "object", "properties": {"a": {"type": "integer"}}}, {"properties": {"b": {}}, "required": ["a", "b"]}]},
+        '{"a": 1, "b": []}',
+        '{"a": 1}',
+    ),
+    "anyOf beside properties": (
+        {"type": "object", "properties": {"a": {}, "b": {}}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        '{"b": 1}',
+        "{}",
+    ),
+    "oneOf by a constant": (
+        {"oneOf": [{"type": "object", "properties": {"k": {"const": key}, "v": {"type": kind}}, "required": ["k", "v"]}
+                   for key, kind in (("n", "integer"), ("s", "string"))]},
+        '{"k": "n", "v": 1}',
+        '{"k": "n", "v": "1"}',
+    ),
+    "escaped pointer": ({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "boolean"}}}, "true", "1"),
+    "tuple of older drafts": ({"$schema": "http://json-schema.org/draft-07/schema#", "type": "array", "items": [{"type": "integer"}], "additionalItems": False}, "[1]", '["a"]'),
+    "integer bounds given as numbers": ({"type": "integer", "exclusiveMinimum": 1.5, "maximum": 2.9}, "2", "3"),
+    "enum of one type": ({"type": "string", "enum": ["a", 1]}, '"a"', "1"),
+    "sixty levels": (reduce(lambda inner, _: {"type": "array", "items": inner}, range(60), {"type": "null"}), "[" * 60 + "null" + "]" * 60, "[]x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "good", "bad"), ENFORCED.values(), ids=ENFORCED)
+def test_what_is_enforced_takes_what_fits_and_nothing_else(schema: dict, good: str, bad: str):
+    form = json_form(schema, "s")
+    assert is_valid(schema, good)
+    assert spell(form, good)
+    assert not spell(form, bad)
+
+
+def test_deep_and_large_schemas_are_refused_before_they_are_compiled():
+    deep = reduce(lambda inner, _: {"type": "array", "items": inner}, range(100), {"type": "null"})
+    large = {"type": "object", "properties": {f"p{at}": {"type": "string"} for at in range(3000)}}
+    long = {"enum": ["x" * 300_000]}
+    for schema in (deep, large, long):
+        with pytest.raises(SchemaError, match="needed: a smaller"):
+            enforceable(schema, "s")
+
+
+def test_blanks_between_tokens_are_bounded():
+    form = any_object()
+    assert spell(form, '{"a":' + " " * 32 + "1}")
+    assert not spell(form, '{"a":' + " " * 33 + "1}")
+    assert not spell(form, "\n{}")
+
+
+def test_a_schema_out_of_a_seed_is_enforced_and_kept_in_words_of_its_own():
+    for seed in range(60):
+        schema = schema_of(seed)
+        told = json.dumps(schema)
+        enforceable(schema, "s")
+        assert json.dumps(schema) == told, "reading changed the schema"
