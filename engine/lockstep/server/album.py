@@ -59,7 +59,7 @@ class _Found:
 
     @property
     def where(self) -> str:
-        return f"messages[{self.row}].content[{self.column}]"
+        return self.part.place or f"messages[{self.row}].content[{self.column}]"
 
 
 async def read_album(site: Deployment, messages: Sequence[ChatMessage], owner: str) -> Album:

@@ -13,12 +13,14 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import lockstep
-from lockstep.server import chat, completions, health, metrics, models, tokenize
+from lockstep.server import chat, completions, health, messages, metrics, models, responses, tokenize
 from lockstep.server.deployment import Deployment, deployment
-from lockstep.server.errors import ApiError, failed
+from lockstep.server.errors import ApiError, failed, in_words_of
+from lockstep.server.messages_form import MessagesBody
+from lockstep.server.responses_form import ResponsesBody
 from lockstep.server.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 
-_BODIES = (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody)
+_BODIES = (ChatBody, CompletionBody, ResponsesBody, MessagesBody, TokenizeBody, DetokenizeBody)
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
@@ -38,7 +40,7 @@ def build_app(site: Deployment) -> ASGIApp:
         dependencies=[Depends(_check_key)],
     )
     app.state.deployment = site
-    for family in (chat, completions, models, tokenize, health, metrics):
+    for family in (chat, completions, responses, messages, models, tokenize, health, metrics):
         app.include_router(family.router)
     app.include_router(_document_router(app))
     app.add_exception_handler(ApiError, _show_api_error)
@@ -64,7 +66,7 @@ def _document_router(app: FastAPI) -> APIRouter:
 
 async def _show_api_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ApiError)
-    return JSONResponse(error.body(), error.status, error.headers)
+    return JSONResponse(in_words_of(request.url.path, error), error.status, error.headers)
 
 
 async def _show_http_error(request: Request, error: Exception) -> Response:
@@ -81,12 +83,12 @@ async def _show_http_error(request: Request, error: Exception) -> Response:
     shown = ApiError(
         error.status_code, message, code="method_not_allowed" if error.status_code == 405 else "not_found", kind="not_found_error"
     )
-    return JSONResponse(shown.body(), shown.status, dict(error.headers or {}))
+    return JSONResponse(in_words_of(request.url.path, shown), shown.status, dict(error.headers or {}))
 
 
 async def _show_fault(request: Request, error: Exception) -> JSONResponse:
     shown = failed("The server failed inside; its log has the details. Send the request again.")
-    return JSONResponse(shown.body(), shown.status)
+    return JSONResponse(in_words_of(request.url.path, shown), shown.status)
 
 
 class Envelope:

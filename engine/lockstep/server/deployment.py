@@ -27,6 +27,7 @@ from lockstep.server.errors import ApiError, engine_dead, unavailable
 from lockstep.server.meters import Meters
 from lockstep.server.namespace import Namespaces
 from lockstep.server.reader import BodyReader
+from lockstep.server.response_store import ResponseStore
 from lockstep.text.errors import CheckpointTextError
 from lockstep.text.placeholders import SPELLINGS
 from lockstep.text.template import ChatTemplate
@@ -70,6 +71,7 @@ class Deployment:
     media: MediaDecoder | None = None
     namespaces: Namespaces = field(default_factory=Namespaces)
     reader: BodyReader = field(default_factory=BodyReader)
+    replies: ResponseStore = field(default_factory=ResponseStore)
     created: int = field(default_factory=lambda: int(time.time()))
     started_s: float = field(default_factory=time.monotonic)
     draining: bool = False

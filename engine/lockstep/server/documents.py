@@ -51,6 +51,8 @@ class Figures(BaseModel):
     accepted_tokens: int
     state_hash: str | None = None
     stop_sequence: str | None = None
+    thinking_budget_used_up: bool | None = None
+    choices: list[Figures] | None = None
     prompt_token_ids: list[int] | None = None
     token_ids: list[int] | None = None
 
@@ -80,14 +82,14 @@ class ReplyMessage(BaseModel):
 class ChatChoice(BaseModel):
     index: int
     message: ReplyMessage
-    logprobs: None
+    logprobs: dict[str, Any] | None
     finish_reason: ChatFinishReason
 
 
 class TextChoice(BaseModel):
     index: int
     text: str
-    logprobs: None
+    logprobs: dict[str, Any] | None
     finish_reason: FinishReason
 
 
@@ -107,6 +109,42 @@ class ChatCompletion(_Completion):
 class TextCompletion(_Completion):
     object: Literal["text_completion"]
     choices: list[TextChoice]
+
+
+class MessageReply(BaseModel):
+    """Anthropic's message; `lockstep` as in a chat completion."""
+
+    model_config = ConfigDict(extra="allow")
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[dict[str, Any]]
+    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+    stop_sequence: str | None
+    usage: dict[str, int]
+
+
+class CountedTokens(BaseModel):
+    input_tokens: int
+
+
+class ResponseReply(BaseModel):
+    """OpenAI's response; `lockstep` as in a chat completion."""
+
+    model_config = ConfigDict(extra="allow")
+    id: str
+    object: Literal["response"]
+    status: Literal["completed", "incomplete", "in_progress", "failed"]
+    model: str
+    output: list[dict[str, Any]]
+    usage: dict[str, Any] | None
+
+
+class Deleted(BaseModel):
+    id: str
+    object: str
+    deleted: bool
 
 
 class ModelCard(BaseModel):
@@ -130,6 +168,15 @@ class Tokens(BaseModel):
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None = None
+
+
+class TokenizerInfo(BaseModel):
+    eos_token: str
+    bos_token: str | None
+    pad_token: str
+    chat_template: str
+    vocab_size: int
+    max_model_len: int
 
 
 class Text(BaseModel):

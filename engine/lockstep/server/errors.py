@@ -7,6 +7,10 @@ from typing import Any
 from lockstep.core.errors import BAD_REQUEST, CONTEXT_EXCEEDED, DRAINING, QUEUE_FULL, EngineDied, EngineRejected
 
 RETRY_AFTER_S = 5
+_ANTHROPIC_TYPES = {
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 405: "not_found_error", 413: "request_too_large",
+    429: "overloaded_error", 503: "overloaded_error", 504: "timeout_error",
+}  # fmt: skip
 
 
 class ApiError(Exception):
@@ -29,6 +33,16 @@ class ApiError(Exception):
     def body(self) -> dict[str, Any]:
         """The OpenAI form."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+    def anthropic_body(self) -> dict[str, Any]:
+        """The Anthropic form, whose types go with statuses."""
+        kind = _ANTHROPIC_TYPES.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
+        return {"type": "error", "error": {"type": kind, "message": self.message}}
+
+
+def in_words_of(path: str, error: ApiError) -> dict[str, Any]:
+    """The body of `error` as clients of the route at `path` read it."""
+    return error.anthropic_body() if path.startswith("/v1/messages") else error.body()
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:

@@ -192,6 +192,7 @@ class MediaPart(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
     type: Literal["image_url", "video_url"]
     image_url: str | MediaSource | None = None
+    place: str | None = Field(None, description="How to name the part in an error, if it came in other words.")
     video_url: str | MediaSource | None = None
 
     @property

@@ -9,14 +9,14 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from lockstep.server.errors import ApiError, failed
+from lockstep.server.errors import ApiError, failed, in_words_of
 
 KEEPALIVE_S = 15.0
 CLIENT_LEFT = 499
@@ -35,14 +35,30 @@ def sse(value: Any) -> bytes:
     return b"data: " + json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n\n"
 
 
+def named_event(value: dict[str, Any]) -> bytes:
+    """One event that carries its `type` as its name too."""
+    return f"event: {value['type']}\n".encode() + sse(value)
+
+
+def told_and_done(error: ApiError) -> bytes:
+    """How a stream of OpenAI's chunks ends that failed."""
+    return sse(error.body()) + DONE
+
+
 class EventStream(Response):
     """Sends what `source` yields. Nothing is sent before the first event or the first silent spell, so a refusal still has its status.
 
-    Once headers are out, an ApiError becomes an error event followed by [DONE]. A client that leaves closes `source`.
+    Once headers are out, an ApiError becomes the event that `failure` makes of it. A client that leaves closes `source`.
     """
 
-    def __init__(self, source: AsyncGenerator[bytes, None], keepalive_s: float = KEEPALIVE_S) -> None:
+    def __init__(
+        self,
+        source: AsyncGenerator[bytes, None],
+        keepalive_s: float = KEEPALIVE_S,
+        failure: Callable[[ApiError], bytes] = told_and_done,
+    ) -> None:
         super().__init__()
+        self._failure = failure
         self._source = source
         self._keepalive_s = keepalive_s
         self._open = False
@@ -77,9 +93,9 @@ class EventStream(Response):
 
     async def _fail(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._open:
-            await JSONResponse(error.body(), error.status, error.headers)(scope, receive, send)
+            await JSONResponse(in_words_of(scope["path"], error), error.status, error.headers)(scope, receive, send)
             return
-        await self._send(send, sse(error.body()) + DONE)
+        await self._send(send, self._failure(error))
         await self._send(send, b"", last=True)
 
     async def _send(self, send: Send, data: bytes, last: bool = False) -> None:

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 from lockstep.server.body import read_model
 from lockstep.server.chat import chat_prompt
 from lockstep.server.deployment import deployment
-from lockstep.server.documents import Text, Tokens, body_of, errors
+from lockstep.server.documents import Text, TokenizerInfo, Tokens, body_of, errors
 from lockstep.server.generation import INLINE_CHARACTERS, check_ids, tokenised
 from lockstep.server.schema import DetokenizeBody, TokenizeBody
 
@@ -38,6 +38,16 @@ async def tokenize(request: Request) -> JSONResponse:
     if body.return_token_strs:
         reply["token_strs"] = [site.tokenizer.decode([token]) for token in ids]
     return JSONResponse(reply)
+
+
+@router.get("/tokenizer_info", response_model=TokenizerInfo, responses=errors(401))
+@router.get("/v1/tokenizer_info", response_model=TokenizerInfo, responses=errors(401))
+async def tokenizer_info(request: Request) -> JSONResponse:
+    """What clients that tokenise for themselves ask for. There is no begin token: the chat template writes its own."""
+    site = deployment(request)
+    end = site.tokenizer.decode(site.generation.eos_token_ids[:1])
+    told = {"eos_token": end, "bos_token": None, "pad_token": end, "chat_template": site.template.source}
+    return JSONResponse(told | {"vocab_size": site.tokenizer.size, "max_model_len": site.context})
 
 
 @router.post("/detokenize", response_model=Text, responses=_ERRORS, openapi_extra=body_of(DetokenizeBody))

@@ -51,6 +51,7 @@ class ChatTemplate:
     def __init__(self, source: str, tokenizer: Tokenizer, where: str = "chat_template.jinja") -> None:
         """Raise CheckpointTextError if the template does not compile or cannot render one user message."""
         self._tokenizer, self._memo = tokenizer, PieceMemo(tokenizer)
+        self.source = source
         try:
             self._template = _environment().from_string(source)
             self._effort_at, self._effort_lines = self._find_effort_line()

@@ -1,0 +1,50 @@
+"""Replies of the Responses API that may be asked for or continued by their id: the newest, in memory. Knows no HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+MOST_ENTRIES, MOST_BYTES = 1024, 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A reply, and all items of its conversation up to and with its own. Only its `owner` may see it."""
+
+    reply: dict[str, Any]
+    items: tuple[dict[str, Any], ...]
+    owner: str
+    size: int
+
+
+class ResponseStore:
+    """The oldest go first."""
+
+    def __init__(self, most_entries: int = MOST_ENTRIES, most_bytes: int = MOST_BYTES) -> None:
+        self._most_entries, self._most_bytes, self._bytes = most_entries, most_bytes, 0
+        self._known: OrderedDict[str, Stored] = OrderedDict()
+
+    def put(self, reply: dict[str, Any], items: list[dict[str, Any]], owner: str) -> None:
+        """Keep a reply under its id. One past all bounds is not kept."""
+        size = len(json.dumps(reply)) + len(json.dumps(items))
+        if size > self._most_bytes:
+            return
+        self._known[reply["id"]] = Stored(reply, tuple(items), owner, size)
+        self._bytes += size
+        while len(self._known) > self._most_entries or self._bytes > self._most_bytes:
+            self._bytes -= self._known.popitem(last=False)[1].size
+
+    def get(self, name: str, owner: str) -> Stored | None:
+        """The reply of that id, None if there is none or it is another's."""
+        found = self._known.get(name)
+        return found if found and found.owner == owner else None
+
+    def drop(self, name: str, owner: str) -> bool:
+        """Forget a reply; False if there is none or it is another's."""
+        if self.get(name, owner) is None:
+            return False
+        self._bytes -= self._known.pop(name).size
+        return True

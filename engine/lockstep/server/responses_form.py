@@ -1,0 +1,160 @@
+"""The Responses request in the words of chat, so that tools, pictures, reuse and recovery are the same. Knows shapes, no endpoint."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from pydantic import Field, StrictBool
+
+from lockstep.server.body import validate
+from lockstep.server.errors import bad_request
+from lockstep.server.schema import MAX_TOKEN_ID, Body, ChatBody
+
+Item = dict[str, Any]
+
+# Work of tools that are not served. Histories of other servers hold it; it is left out as its tools are.
+_FOREIGN = re.compile(r"[a-z_]+_call(_output)?|mcp_[a-z_]+|compaction|item_reference")
+_LOGPROBS = "message.output_text.logprobs"
+_REFUSED: dict[str, tuple[Any, ...]] = {
+    "background": (False,), "conversation": (), "prompt": (), "truncation": ("disabled",), "top_logprobs": (0,),
+}  # fmt: skip
+_OWN = {
+    "model", "input", "instructions", "tools", "tool_choice", "max_output_tokens", "reasoning", "text", "store", "previous_response_id",
+    "include", "metadata", "messages", "n", *_REFUSED,
+}  # fmt: skip
+
+
+class ResponsesBody(Body):
+    """`POST /v1/responses`. Sampling fields and extensions are those of chat; tools of types that are not served are left out."""
+
+    model: str | None = None
+    input: str | list[dict[str, Any]] | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(None, ge=1, le=MAX_TOKEN_ID)
+    stream: StrictBool | None = None
+    store: StrictBool | None = Field(None, description="false: the reply cannot be asked for or continued by its id.")
+    previous_response_id: str | None = None
+    reasoning: dict[str, Any] | None = None
+    text: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    include: list[str] | None = None
+    metadata: dict[str, Any] | None = None
+
+    @property
+    def items(self) -> list[Item]:
+        """The input as items. Without any it is an empty message of the user: some clients probe a server so."""
+        if isinstance(self.input, str):
+            return [{"type": "message", "role": "user", "content": self.input}]
+        return self.input or []
+
+
+def chat_form(body: ResponsesBody, earlier: Sequence[Item]) -> ChatBody:
+    """The same request to chat, behind the items of `earlier` replies. Raises ApiError 400 naming the place."""
+    extra = body.model_extra or {}
+    for name, neutral in _REFUSED.items():
+        if extra.get(name) is not None and extra[name] not in neutral:
+            _refuse(name, "is not served; leave it out")
+    if _LOGPROBS in (body.include or ()):
+        _refuse("include", f"asks for {_LOGPROBS}; needed: `logprobs` of /v1/chat/completions")
+    if body.input is None and body.previous_response_id is None:
+        _refuse("input", "is missing; needed: a string or a list of items")
+    chat = {name: value for name, value in extra.items() if name not in _OWN}
+    messages = [{"role": "system", "content": body.instructions}] if body.instructions else []
+    for place, item in enumerate([*earlier, *body.items]):
+        _add(messages, item, f"input[{place - len(earlier)}]")
+    chat["messages"] = messages or [{"role": "user", "content": ""}]
+    chat["stream"], chat["reasoning_effort"] = body.stream, (body.reasoning or {}).get("effort")
+    chat["response_format"] = _format((body.text or {}).get("format"))
+    tools, names = _tools(body.tools or ())
+    choice = _choice(body.tool_choice)
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        tools = [tool for tool in tools if tool["function"]["name"] in choice["names"]]
+        choice = choice["mode"]
+    chat |= {"tools": tools or None, "tool_choice": choice if names or choice not in ("auto", "none") else None}
+    return validate(chat, ChatBody)
+
+
+def _refuse(where: str, words: str) -> NoReturn:
+    raise bad_request(f"`{where}` {words}.", where)
+
+
+def _add(messages: list[dict[str, Any]], item: Item, where: str) -> None:
+    """One item. What an assistant thought, said and called between two other turns is one message."""
+    match item.get("type", "message"):
+        case "message" if item.get("role") == "assistant":
+            turn = _assistant(messages)
+            turn["content"] = (turn["content"] or "") + _text(item.get("content"), where)
+        case "message":
+            messages.append({"role": item.get("role"), "content": _parts(item.get("content"), where)})
+        case "reasoning":
+            turn, said = _assistant(messages), item.get("content") or item.get("summary") or []
+            turn["reasoning_content"] = turn.get("reasoning_content", "") + "".join(str(part.get("text") or "") for part in said)
+        case "function_call":
+            function = {"name": item.get("name"), "arguments": item.get("arguments")}
+            _assistant(messages).setdefault("tool_calls", []).append({"id": item.get("call_id"), "type": "function", "function": function})
+        case "function_call_output":
+            messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": _parts(item.get("output"), where)})
+        case str(kind) if _FOREIGN.fullmatch(kind):
+            logging.getLogger("lockstep.server").warning("an item of a tool that is not served was left out of a prompt")
+        case _:
+            _refuse(f"{where}.type", "is not served; needed: message, reasoning, function_call or function_call_output")
+
+
+def _assistant(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    if not messages or messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": None})
+    return messages[-1]
+
+
+def _text(content: Any, where: str) -> str:
+    parts = _parts(content, where)
+    return parts if isinstance(parts, str) else "".join(part.get("text", "") for part in parts)
+
+
+def _parts(content: Any, where: str) -> str | list[dict[str, Any]]:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        _refuse(where, "has neither a string nor a list of parts as its content; needed: one of the two")
+    return [_part(part, f"{where}.content[{place}]") for place, part in enumerate(content)]
+
+
+def _part(part: Any, where: str) -> dict[str, Any]:
+    """A text or a picture. A picture keeps the name of its place, for what is wrong with it."""
+    match part:
+        case {"type": "input_text" | "output_text" | "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
+            return {"type": "text", "text": text}
+        case {"type": "input_image", "image_url": str(url)}:
+            return {"type": "image_url", "image_url": {"url": url, "detail": part.get("detail")}, "place": where}
+    _refuse(where, "is of a form not served; needed: input_text, output_text, or input_image with a data URL")
+
+
+def _format(wanted: Any) -> Any:
+    """Flat here, nested in chat."""
+    if not isinstance(wanted, dict) or wanted.get("type") != "json_schema":
+        return wanted
+    return {"type": "json_schema", "json_schema": {name: value for name, value in wanted.items() if name != "type"}}
+
+
+def _tools(tools: Sequence[Any]) -> tuple[list[dict[str, Any]], set[str]]:
+    """Functions, nested as chat has them, and their names."""
+    kept = [
+        {"type": "function", "function": {name: value for name, value in tool.items() if name != "type" and value is not None}}
+        for tool in tools
+        if tool.get("type") == "function"
+    ]
+    return kept, {str(tool["function"].get("name")) for tool in kept}
+
+
+def _choice(choice: Any) -> Any:
+    match choice:
+        case {"type": "function", "name": str(name)}:
+            return {"type": "function", "function": {"name": name}}
+        case {"type": "allowed_tools", "tools": list(allowed)}:
+            names = {tool.get("name") for tool in allowed if isinstance(tool, dict)}
+            return {"type": "allowed_tools", "mode": choice.get("mode", "auto"), "names": names}
+    return choice
