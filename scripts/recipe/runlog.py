@@ -18,7 +18,7 @@ from recipe.files import PRIVATE_FOLDER
 
 NAME = re.compile(r"glm53-\d{8}T\d{6}Z-\d+(-\d+)?")
 CURRENT = "current"
-SERVER_LOG, PREPARE_LOG, SMOKE_FILE = "server.log", "prepare.log", "smoke.json"
+SERVER_LOG, PREPARE_LOG, SMOKE_FILE, SETTINGS_FILE = "server.log", "prepare.log", "smoke.json", "settings.json"
 TAIL_BYTES = 64 * 1024
 IN_MEMORY_BYTES = 16 << 20
 

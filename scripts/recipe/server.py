@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from failure import Failure
+from recipe import files, runlog, runtimes
 from recipe import record as records
-from recipe import runlog, runtimes
 from recipe.record import Launch, Record
+from recipe.runtimes import RUNNING, Status
 from verify import http
 
 HEALTH_S = 2.0
@@ -41,6 +42,7 @@ def start(launch: Launch, folder: Path, places: Places) -> Record:
     A record is written before the start too, so that a crash in between leaves a trace.
     """
     records.save(places.state_dir, Record(launch, folder))
+    files.write_json(folder / runlog.SETTINGS_FILE, launch.settings)
     started = Record(launch, folder, runtimes.of(launch).start(launch, folder))
     records.save(places.state_dir, started)
     return started
@@ -51,7 +53,12 @@ def find(places: Places) -> Record | None:
 
 
 def is_alive(record: Record) -> bool:
-    return runtimes.of(record.launch).is_alive(record)
+    return status(record) == RUNNING
+
+
+def status(record: Record) -> Status:
+    """RUNNING, or how it ended: its exit status, minus the number of a signal, None where nobody knows."""
+    return runtimes.of(record.launch).status(record)
 
 
 def end(record: Record, places: Places, grace_s: float) -> Path | None:

@@ -73,7 +73,7 @@ def _engine_setting(name: str, group: int, default: str | tuple[str, str], kind:
 OWN_OPTIONS = (
     "model", "drafter", "api-key-file", "trusted-proxy", "device", "host", "port", "name", "max-tokens", "thinking", "reasoning-effort",
     "vision", "context", "parallel", "ranks", "dense", "kv", "kept-gib", "spill-gib", "spill-dir",
-    "draft-policy", "memory-reserve-gib", "kv-pool-gib", "auth",
+    "draft-policy", "memory-reserve-gib", "kv-pool-gib", "auth", "drain-timeout",
 )  # fmt: skip
 _NAME = matching(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}", "1 to 128 letters, digits, '.', '_', '/' or '-', the first a letter or digit")
 _DOCKER_NAME = matching(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}", "a Docker name: letters, digits, '_', '.' or '-', the first a letter or digit")
@@ -236,7 +236,7 @@ _setting("LOG_DIR", 3, "{root}/logs", folder(), "run folders and archives")
 _setting("LOG_KEEP", 4, "10", integer(0, 10_000), "archives kept, the newest first", unit="archives")
 _setting("WAIT_TIMEOUT", 4, ("2400", "120"), integer(1, 24 * HOUR_S), "longest wait for a started server to be ready", unit="s")
 _setting("SMOKE_TIMEOUT", 4, ("120", "60"), integer(1, HOUR_S), "longest wait for the answer of the smoke test", unit="s")
-_setting("STOP_TIMEOUT", 4, "30", integer(1, HOUR_S), "time a stopping server gets to finish what runs", unit="s")
+_engine_setting("STOP_TIMEOUT", 4, "30", integer(1, HOUR_S), "--drain-timeout", "time a stopping server gets to finish what runs", unit="s")
 _setting("GPU_WAIT_TIMEOUT", 4, "30", integer(0, HOUR_S), "longest wait for GPU memory that an ended program has not given back", unit="s")
 _setting("PEER_TIMEOUT", 4, "60", integer(1, HOUR_S), "longest wait for bytes between the GPUs before they count as hanging", unit="s")
 _setting("TUNE_TIMEOUT", 4, "3600", integer(1, 24 * HOUR_S), "longest wait for kernels to be compiled and tuned", unit="s")

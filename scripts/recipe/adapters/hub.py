@@ -133,6 +133,7 @@ def _list(repository: str, revision: str, folder: Path) -> Facts:
     """Ask the hub for every file's size and digest and keep its answer. Raises ValueError for an empty one."""
     from huggingface_hub import HfApi
 
+    listed = []
     for tries_left in reversed(range(TRIES)):
         try:
             listed = HfApi().model_info(repository, revision=revision, files_metadata=True).siblings or []

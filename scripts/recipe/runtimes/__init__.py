@@ -8,6 +8,11 @@ from typing import Protocol
 from recipe.adapters.kernel import Identity
 from recipe.record import Launch, Record
 
+RUNNING = "running"
+# Beyond the time that replies get: the engine's own end, and the last events on their way.
+SLACK_S = 10.0
+Status = str | int | None
+
 
 class Runtime(Protocol):
     def line(self, launch: Launch, folder: Path) -> str:
@@ -18,10 +23,12 @@ class Runtime(Protocol):
         """Start it, output into `folder`. Raises Failure E_START."""
         ...
 
-    def is_alive(self, record: Record) -> bool: ...
+    def status(self, record: Record) -> Status:
+        """RUNNING, or how it ended: its exit status, minus the number of a signal, None where nobody knows."""
+        ...
 
     def end(self, record: Record, grace_s: float) -> None:
-        """Ask it to finish, wait at most `grace_s` seconds, then end whatever is left of it. Raises Failure E_STOP."""
+        """Ask it to finish, wait at most `grace_s` and SLACK_S seconds, then end whatever is left of it. Raises Failure E_STOP."""
         ...
 
 

@@ -14,6 +14,7 @@ from recipe.adapters import containers
 from recipe.adapters.containers import DockerFault
 from recipe.adapters.kernel import Identity
 from recipe.record import RUN, Launch, Record
+from recipe.runtimes import RUNNING, SLACK_S, Status
 
 LOG = "docker.log"
 
@@ -42,6 +43,7 @@ class ContainerRuntime:
             if not mount["ReadOnly"]:
                 source.mkdir(parents=True, exist_ok=True, mode=files.PRIVATE_FOLDER)
                 _give(source, uid, gid)
+                continue
             closed = next(_closed(source, uid), None)
             if closed is not None:
                 raise Failure(
@@ -51,19 +53,21 @@ class ContainerRuntime:
                     remedy=f"chmod -R a+rX {shlex.quote(str(source))}, or start as the files' owner",
                 )
 
-    def is_alive(self, record: Record) -> bool:
+    def status(self, record: Record) -> Status:
         try:
             seen = containers.look(record.launch.container)
         except DockerFault:
-            return False
-        return seen is not None and seen.is_running and seen.labels.get(container.RUN_LABEL) == str(record.folder)
+            return None
+        if seen is None or seen.labels.get(container.RUN_LABEL) != str(record.folder):
+            return None
+        return RUNNING if seen.is_running else seen.status
 
     def end(self, record: Record, grace_s: float) -> None:
         name = record.launch.container
         try:
             seen = containers.look(name)
             if seen is not None and seen.labels.get(container.RUN_LABEL) == str(record.folder):
-                containers.stop(name, grace_s)
+                containers.stop(name, grace_s + SLACK_S)
                 containers.remove(name, record.folder / LOG)
         except DockerFault as error:
             raise Failure("E_STOP", found=f"container {name}: {error}", needed="a removed container") from error

@@ -13,6 +13,7 @@ from recipe import runlog
 from recipe.adapters import kernel, process
 from recipe.adapters.kernel import Identity
 from recipe.record import MARK, Launch, Record
+from recipe.runtimes import RUNNING, SLACK_S, Status
 
 POLL_S = 0.05
 KILL_WAIT_S = 5.0
@@ -43,16 +44,16 @@ class ProcessRuntime:
             ) from error
         return kernel.identify(pid)
 
-    def is_alive(self, record: Record) -> bool:
+    def status(self, record: Record) -> Status:
         if record.identity is None:
-            return False
-        kernel.reap(record.identity.pid)
-        return kernel.is_alive(record.identity)
+            return None
+        ended = kernel.reap(record.identity.pid)
+        return RUNNING if kernel.is_alive(record.identity) else ended
 
     def end(self, record: Record, grace_s: float) -> None:
-        if record.identity is not None and self.is_alive(record):
+        if record.identity is not None and self.status(record) == RUNNING:
             self._send(record.identity, signal.SIGTERM)
-            self._wait(record, grace_s)
+            self._wait(record, grace_s + SLACK_S)
         for one in self._members(record):
             self._send(one, signal.SIGKILL)
         if not self._wait(record, KILL_WAIT_S):
@@ -62,7 +63,7 @@ class ProcessRuntime:
     def _members(self, record: Record) -> list[Identity]:
         """Every living process of the run: the leader, and children that outlived it."""
         found = {one.pid: one for one in kernel.marked(MARK, record.run)}
-        if record.identity is not None and self.is_alive(record):
+        if record.identity is not None and self.status(record) == RUNNING:
             found[record.identity.pid] = record.identity
         found.pop(os.getpid(), None)
         return list(found.values())

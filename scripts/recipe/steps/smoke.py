@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +18,12 @@ from verify.client import read_reply, says_vision
 from verify.probes import PICTURE_PROBE, PROBES, Probe, collapse
 
 POLL_S = 0.2
-LAST_LINES = 5
+READ_LINES, CAUSES = 200, 3
+# Lines that say why: of the server's own log, of Python, of the kernel's out-of-memory killer, of CUDA; and what is said in any case.
+CAUSE = re.compile(
+    r"\b(ERROR|CRITICAL|FATAL)\b|^lockstep: |^\w*(Error|Exception|Exit|Interrupt)\b|out of memory|ended (by|with) ", re.IGNORECASE
+)
+FAREWELL = re.compile(r"\b(draining|Shutting down|Finished server process|Application shutdown)\b")
 # How the server names a window that does not fit the memory.
 WINDOW_WORD = "(window_too_large)"
 LIVE = "GLM-5.3-Flash-EXL3 is now LIVE! on port {port}"
@@ -64,8 +70,9 @@ class SmokeStep:
                 ui.settle()
                 return
             last = (runlog.tail(record.log, 1) or ["(no line yet)"])[0]
-            if not server.is_alive(record):
-                raise _ended(runlog.tail(record.log, LAST_LINES) or [last])
+            status = server.status(record)
+            if status != server.RUNNING:
+                raise _ended(runlog.tail(record.log, READ_LINES), status)
             if health.state == "failed":
                 raise Failure("E_START", found=f"the engine failed: {health.cause}", needed="an engine that loads")
             waited_s = time.monotonic() - began
@@ -128,9 +135,12 @@ class SmokeStep:
         ui.line(f"  endpoint: {launch.url}/v1   model: {launch.name}")
 
 
-def _ended(last: list[str]) -> Failure:
-    """Why a server ended while it was loading, as far as its last log lines tell."""
-    too_large = next((line for line in last if WINDOW_WORD in line), None)
+def _ended(log: list[str], status: server.Status) -> Failure:
+    """Why a server ended while it was loading, as far as its log tells."""
+    too_large = next((line for line in reversed(log) if WINDOW_WORD in line), None)
     if too_large is not None:
         return Failure("E_CONTEXT", found=too_large, needed="a window that fits")
-    return Failure("E_START", found=f"the server ended; its last log line: {last[-1]}", needed="a server that stays")
+    how = "" if not isinstance(status, int) else f" with status {status}" if status >= 0 else f" by signal {-status}"
+    causes = [line for line in log if CAUSE.search(line)] or [line for line in log if not FAREWELL.search(line)] or ["no line in its log"]
+    told = "; ".join(dict.fromkeys(line.strip() for line in causes[-CAUSES:]))
+    return Failure("E_START", found=f"the server ended{how}: {told}", needed="a server that stays")
