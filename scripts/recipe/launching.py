@@ -25,9 +25,9 @@ ON_GPUS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "NCCL_IB_DISABLE": "1", "NCCL_SOCK
 
 
 def visible(config: Config, environment: Mapping[str, str]) -> list[str]:
-    """GPUS as drivers and containers take them: a bus id becomes the UUID of its device, where that is there to be asked."""
-    facts = host.gpus(environment) if any(":" in word for word in config.gpus()) and not config.is_on("DRY_RUN") else gpu.Gpus(())
-    return [found.uuid if ":" in word and (found := facts.named(word)) else word for word in config.gpus()]
+    """GPUS as drivers and containers take them: a bus id or the beginning of a UUID becomes the UUID, where the device can be asked."""
+    facts = host.gpus(environment) if not all(map(str.isdigit, config.gpus())) and not config.is_on("DRY_RUN") else gpu.Gpus(())
+    return [found.uuid if not word.isdigit() and (found := facts.named(word)) else word for word in config.gpus()]
 
 
 def process_launch(config: Config, build: str, python: Path, environment: Mapping[str, str]) -> Launch:

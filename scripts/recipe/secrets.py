@@ -13,6 +13,7 @@ from recipe.config import ENV_FILE, Config
 from recipe.files import PRIVATE_FOLDER, write_atomically
 
 KEY_BYTES = 24
+# A shorter one would take words out of a log that are none of it.
 SHORTEST = 8
 REDACTED = b"[redacted]"
 
@@ -41,7 +42,8 @@ def make_key(path: Path) -> None:
 def keys(path: Path) -> list[str]:
     """Every key of a key file: one a line, as `key` or `label: key`. Raises OSError or UnicodeDecodeError."""
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    return [line.rpartition(": ")[2].strip() for line in lines if line and not line.startswith("#")]
+    told = [line.partition(": ") for line in lines if line and not line.startswith("#")]
+    return [(key if separator else label).strip() for label, separator, key in told]
 
 
 def open_files(config: Config) -> list[Path]:

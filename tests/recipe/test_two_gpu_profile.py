@@ -107,8 +107,9 @@ def test_a_host_that_knows_container_devices_only_serves_too(host: GpuHost) -> N
     assert [(one["Driver"], one["DeviceIDs"]) for one in told] == [("cdi", ["nvidia.com/gpu=0", "nvidia.com/gpu=1"])]
 
 
-def test_a_bus_id_reaches_the_container_as_the_uuid_behind_it(host: GpuHost) -> None:
-    done = host.box.run(**host.settings, GPUS="0000:c1:00.0,0000:01:00.0")
+@pytest.mark.parametrize("words", ["0000:c1:00.0,0000:01:00.0", f"{UUIDS[1][:14]},{UUIDS[0]}"])
+def test_a_bus_id_or_a_beginning_reaches_the_container_as_the_uuid(host: GpuHost, words: str) -> None:
+    done = host.box.run(**host.settings, GPUS=words)
     assert done.returncode == 0, done.stderr
     (told,) = host.asked("POST /containers/create")
     assert told["HostConfig"]["DeviceRequests"][0]["DeviceIDs"] == [UUIDS[1], UUIDS[0]]
