@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ class Counting(Tokenizer):
 def test_ids_are_those_of_the_tokenizer_whatever_was_seen_before(rounds: list[list[str]]):
     memo = PieceMemo(TOKENIZER, most_characters=600)
     for texts in rounds:
-        assert memo.encode_many(texts, None, "a") == TOKENIZER.encode_many(texts)
+        assert list(map(list, memo.encode_many(texts, None, "a"))) == TOKENIZER.encode_many(texts)
 
 
 def test_only_what_is_unknown_to_the_owner_is_encoded():
@@ -56,6 +57,15 @@ def test_the_oldest_pieces_are_forgotten():
     assert tokenizer.encoded == 4
     memo.encode_many(["b" * 30, "a" * 30], None, "")
     assert tokenizer.encoded == 5, "b was used longest ago"
+
+
+def test_remembered_ids_share_their_numbers_so_that_a_token_takes_eight_bytes():
+    first, second = PieceMemo(TOKENIZER).encode_many(["count the rivers", " count the rivers and the rivers"], None, "")
+    seen = {token: token for token in first if token > 256}
+    shared = [token for token in second if token in seen]
+    assert shared
+    assert all(token is seen[token] for token in shared)
+    assert sys.getsizeof(second) == sys.getsizeof(()) + 8 * len(second)
 
 
 def test_bad_text_and_long_text_are_refused_as_before():

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jinja2.exceptions import SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from lockstep.text.errors import CheckpointTextError, TextError
-from lockstep.text.template import ChatTemplate
+from lockstep.text.template import ChatTemplate, _environment
 from lockstep.text.thinking import LEVELS, Thinking, choose_thinking, default_thinking
 from lockstep.text.tokenizer import Tokenizer
 
@@ -159,3 +161,18 @@ def test_a_switch_wins_over_an_effort_and_an_effort_over_the_default(switch: boo
 def test_every_effort_word_has_a_level_the_template_knows() -> None:
     assert set(LEVELS.values()) == {"off", "low", "high", "max"}
     assert default_thinking(True, "none") == Thinking(False, "high")
+
+
+@pytest.mark.parametrize(
+    "expression", ["m.role", "m.absent", "m.items is callable", "m['items']", "m.items()", "m.__class__", "m.get('role')", "t.upper()"]
+)
+def test_names_of_mappings_mean_what_they_mean_in_any_template(expression: str):
+    plain = ImmutableSandboxedEnvironment()
+    values = {"m": {"role": "user", "items": "own", "__class__": "own"}, "t": "text"}
+    told = []
+    for environment in (plain, _environment()):
+        try:
+            told.append(environment.from_string("{{ " + expression + " }}").render(**values))
+        except SecurityError as error:
+            told.append(f"refused: {error}")
+    assert told[0] == told[1]

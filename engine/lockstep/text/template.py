@@ -26,6 +26,7 @@ from lockstep.text.tokenizer import THINK_CLOSE, THINK_OPEN, Tokenizer
 # A noncharacter of Unicode. Texts that hold it are escaped as well, so nothing is lost.
 _MARK = "\ufdd0"
 _BREAK, _LITERAL = _MARK + "1", _MARK + "0"
+_MAPPING_NAMES = frozenset(dir(dict))
 _INPUT_TURNS, _REPLY_TURN = ("<|user|>", "<|observation|>"), "<|assistant|>"
 
 
@@ -176,9 +177,20 @@ def _marks(starts: list[tuple[str, int]]) -> tuple[int, ...]:
     return tuple(sorted({place for _, place in turns[:1]}.union(newest, reply)))
 
 
+class _Environment(ImmutableSandboxedEnvironment):
+    """Looks names up in a conversation's mappings first: most of a template's work is that, and asking for an attribute first means an
+    exception each time. Names that a mapping has as attributes are looked up as before.
+    """
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        if type(obj) is dict and attribute not in _MAPPING_NAMES:
+            return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        return super().getattr(obj, attribute)
+
+
 def _environment() -> ImmutableSandboxedEnvironment:
     """What published chat templates expect: block trimming, loop controls, `raise_exception`, JSON as clients wrote it."""
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    environment = _Environment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     return environment
