@@ -89,15 +89,35 @@ class Kernel:
 
     def __init__(self, function: Any, device: torch.device, shared_bytes: int) -> None:
         self._function, self._device, self._shared = function, device, shared_bytes
+        self._configs: dict[tuple[int, int, int, bool], Any] = {}
 
-    def __call__(self, blocks: int, threads: int, arguments: Sequence[Argument]) -> None:
-        """Launch on the current stream of the kernel's device. Tensors go as pointers, int as 32-bit, float as fp32."""
+    def __call__(self, blocks: int, threads: int, arguments: Sequence[Argument], overlaps: bool = False) -> None:
+        """Launch on the current stream of the kernel's device. Tensors go as pointers, int as 32-bit, float as fp32.
+
+        A kernel that `overlaps` may begin before the launch in front of it has ended, and waits for it by itself.
+        """
         from cuda.bindings import driver
 
         values = tuple(value.data_ptr() if isinstance(value, Tensor) else value for value in arguments)
         kinds = tuple(ctypes.c_void_p if isinstance(value, Tensor) else _KINDS[type(value)] for value in arguments)
-        stream = torch.cuda.current_stream(self._device).cuda_stream
-        _checked(driver.cuLaunchKernel(self._function, blocks, 1, 1, threads, 1, 1, self._shared, stream, (values, kinds), 0))
+        config = self._config(blocks, threads, torch.cuda.current_stream(self._device).cuda_stream, overlaps)
+        _checked(driver.cuLaunchKernelEx(config, self._function, (values, kinds), 0))
+
+    def _config(self, blocks: int, threads: int, stream: int, overlaps: bool) -> Any:
+        key = (blocks, threads, stream, overlaps)
+        if key not in self._configs:
+            from cuda.bindings import driver
+
+            config = driver.CUlaunchConfig()
+            config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
+            config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+            config.sharedMemBytes, config.hStream = self._shared, driver.CUstream(stream)
+            attribute = driver.CUlaunchAttribute()
+            attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+            attribute.value.programmaticStreamSerializationAllowed = int(overlaps)
+            config.attrs, config.numAttrs = [attribute], 1
+            self._configs[key] = config
+        return self._configs[key]
 
 
 def load(source: Path, macros: Macros, device: torch.device, shared: Mapping[str, int]) -> dict[str, Kernel]:

@@ -21,6 +21,12 @@ __device__ __forceinline__ const int* experts_of(const int* plan) { return plan 
 __device__ __forceinline__ const int* rows_of(const int* plan) { return plan + 1 + MOST_PAIRS; }
 __device__ __forceinline__ const int* pairs_of(const int* plan) { return plan + 1 + 2 * MOST_PAIRS; }
 
+// A launch may begin while the one before it still runs. Before `await_inputs` a kernel touches only what older launches wrote.
+__device__ __forceinline__ void await_inputs() {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
 #ifdef K
 
 constexpr int GROUPS = WARPS / SLICES;
@@ -49,15 +55,11 @@ __device__ __forceinline__ void wait(u32 barrier, u32 phase) {
         : "memory");
 }
 
-// The weight of a 16-bit state in both halves. `mask` comes as a kernel argument: one instruction takes one constant only.
-__device__ __forceinline__ u32 weight(u32 state, u32 mask) {
-    u32 value;
+// Two fp16 numbers that the codebook adds (or, mul1, weighs and adds) to the weight of a 16-bit state. `mask` comes as a kernel argument:
+// one instruction takes one constant only.
+__device__ __forceinline__ u32 halves(u32 state, u32 mask) {
 #if CODEBOOK == 2
-    u32 sum = __dp4a(state * 0x83DCD12Du, 0x01010101u, 0x6400u);
-    asm("{.reg .b16 l, h; .reg .b32 a, s, c; mov.b32 {l, h}, %1; mov.b32 a, {l, l}; mov.b32 s, 0x1EEE1EEE; mov.b32 c, 0xC931C931;"
-        "fma.rn.f16x2 %0, a, s, c;}"
-        : "=r"(value)
-        : "r"(sum));
+    return __dp4a(state * 0x83DCD12Du, 0x01010101u, 0x3C006400u);
 #else
 #if CODEBOOK == 1
     u32 x = state * 0xCBAC1FEDu;
@@ -65,11 +67,23 @@ __device__ __forceinline__ u32 weight(u32 state, u32 mask) {
     u32 x = state * 89226354u + 64248484u;
 #endif
     asm("lop3.b32 %0, %1, %2, 0x3B603B60, 0x6a;" : "=r"(x) : "r"(x), "r"(mask));
-    asm("{.reg .b16 l, h; .reg .b32 a, b; mov.b32 {l, h}, %1; mov.b32 a, {l, l}; mov.b32 b, {h, h}; add.rn.f16x2 %0, a, b;}"
-        : "=r"(value)
-        : "r"(x));
+    return x;
 #endif
-    return value;
+}
+
+// What both halves of the weights of one slot are multiplied with.
+#if CODEBOOK == 2
+constexpr u32 BOTH = 0xC9311EEEu;
+#else
+constexpr u32 BOTH = 0x3C003C00u;
+#endif
+
+// The weights of 4 registers of halves, fp16, packed by two: the sum of a slot's two halves is a product with a matrix of ones.
+// exact: both products and their sum fit the adder, so the result is rounded once, as the codebook says.
+__device__ __forceinline__ void add_halves(u32& d0, u32& d1, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0,%1}, {%2,%3,%4,%5}, {%6,%7}, {%8,%8};"
+        : "=r"(d0), "=r"(d1)
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(0));
 }
 
 __device__ __forceinline__ void multiply(float* sums, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
@@ -78,11 +92,9 @@ __device__ __forceinline__ void multiply(float* sums, u32 a0, u32 a1, u32 a2, u3
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// One ring word: 4 inputs of columns g and g + 8. A weight fills both halves of its register and meets (input, 0): packing two weights
-// would cost an instruction a weight more than the additional products.
-__device__ __forceinline__ void decode_word(float* sums, u32 before, u32 word, const u32* inputs, u32 mask) {
-#if PACKED
-    u32 raw[8], half[4];
+// One ring word: 4 inputs of columns g and g + 8, times the inputs in the order of `place`.
+__device__ __forceinline__ void decode_word(float* sums, u32 before, u32 word, u32 b0, u32 b1, u32 own0, u32 own1, u32 mask) {
+    u32 x[8];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         u32 window = i == 3 ? word : __funnelshift_r(word, before, 12 - 4 * i);
@@ -92,50 +104,25 @@ __device__ __forceinline__ void decode_word(float* sums, u32 before, u32 word, c
 #else
         low = window & 0xFFFF;
 #endif
-        raw[i] = high * 0xCBAC1FEDu;
-        raw[i + 4] = low * 0xCBAC1FEDu;
+        x[i] = halves(high, mask);
+        x[i + 4] = halves(low, mask);
     }
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        u32 a = __byte_perm(raw[2 * i], raw[2 * i + 1], 0x5410), b = __byte_perm(raw[2 * i], raw[2 * i + 1], 0x7632);
-        asm("lop3.b32 %0, %1, %2, 0x3B603B60, 0x6a;" : "=r"(a) : "r"(a), "r"(mask));
-        asm("lop3.b32 %0, %1, %2, 0x3B603B60, 0x6a;" : "=r"(b) : "r"(b), "r"(mask));
-        asm("add.rn.f16x2 %0, %1, %2;" : "=r"(half[i]) : "r"(a), "r"(b));
-    }
-    multiply(sums, half[0], half[2], half[1], half[3], inputs[0], inputs[2]);
-    return;
-#endif
-    u32 value[8];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        u32 window = i == 3 ? word : __funnelshift_r(word, before, 12 - 4 * i);
-        u32 high = window >> 16, low;
-#if EXTRACT == 1
-        asm("mad.lo.u32 %0, %1, 0xFFFF0000, %2;" : "=r"(low) : "r"(high), "r"(window));
-#else
-        low = window & 0xFFFF;
-#endif
-        value[i] = weight(high, mask);
-        value[i + 4] = weight(low, mask);
-    }
-    multiply(sums, value[0], value[4], value[1], value[5], inputs[0], inputs[1]);
-    multiply(sums, value[2], value[6], value[3], value[7], inputs[2], inputs[3]);
+    u32 a0, a1, a2, a3;
+    add_halves(a0, a1, x[0], x[4], x[1], x[5], own0, own1);
+    add_halves(a2, a3, x[2], x[6], x[3], x[7], own0, own1);
+    multiply(sums, a0, a1, a2, a3, b0, b1);
 }
 
-__device__ __forceinline__ void decode_piece(float (*sums)[4], const uint4* words, const u32* last, uint4 x0, uint4 x1, u32 mask) {
+__device__ __forceinline__ void decode_piece(float (*sums)[4], const uint4* words, const u32* last, uint4 x0, uint4 x1, u32 own0, u32 own1,
+                                             u32 mask) {
     const u32 x[8] = {x0.x, x0.y, x0.z, x0.w, x1.x, x1.y, x1.z, x1.w};
     u32 before[4] = {last[0], last[1], last[2], last[3]};
 #pragma unroll
     for (int m = 0; m < 4; m++) {
-#if PACKED
-        const u32 inputs[4] = {x[m], 0, x[m + 4], 0};
-#else
-        const u32 inputs[4] = {x[m] & 0xFFFF, x[m] >> 16, x[m + 4] & 0xFFFF, x[m + 4] >> 16};
-#endif
 #pragma unroll
         for (int s = 0; s < 4; s++) {
             u32 word = m == 0 ? words[s].x : m == 1 ? words[s].y : m == 2 ? words[s].z : words[s].w;
-            decode_word(sums[s], before[s], word, inputs, mask);
+            decode_word(sums[s], before[s], word, x[2 * m], x[2 * m + 1], own0, own1, mask);
             before[s] = word;
         }
     }
@@ -180,13 +167,17 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncwarp();
+    // Plan and weights: the product of down has its plan from an older launch, so its first pieces come while its inputs are made.
+    if (!EARLY) await_inputs();
     // The plan has room for more units than a grid has blocks, so a block may look before it knows whether it has one.
     const unsigned char* from = source_of(weights, plan, blockIdx.x, slice, group);
     Inputs inputs = inputs_of(x, plan, pairs, blockIdx.x, slice, group, lane);
     const int units = plan[0] * UNITS;
-    if (blockIdx.x >= units) return;
     for (int stage = 0; stage < STAGES; stage++)
-        if (lane == 0) expect_and_copy(ring + stage * PIECE, from + stage * PIECE, barrier + 8 * stage);
+        if (lane == 0 && blockIdx.x < units) expect_and_copy(ring + stage * PIECE, from + stage * PIECE, barrier + 8 * stage);
+    if (EARLY) await_inputs();
+    if (blockIdx.x >= units) return;
+    const u32 own0 = lane / 4 == lane % 4 ? BOTH : 0, own1 = lane / 4 == lane % 4 + 4 ? BOTH : 0;
     int buffer = 0;
     u32 count = 0;
     uint4 x0 = inputs.from[0], x1 = inputs.from[1];
@@ -196,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
         const unsigned char* const from_then = source_of(weights, plan, then, slice, group);
         const Inputs inputs_then = inputs_of(x, plan, pairs, then, slice, group, lane);
         float sums[4][4] = {};
-#pragma unroll 1
+#pragma unroll UNROLL
         for (int piece = 0; piece < PIECES; piece++, count++) {
             const int stage = count % STAGES;
             const uint4* const ahead = piece < PIECES - 1 ? inputs.from + (piece + 1) * inputs.step : inputs_then.from;
@@ -220,7 +211,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
                 sums[s][3] = __uint_as_float(__float_as_uint(sums[s][3]) ^ words[s].w);
             }
 #else
-            decode_piece(sums, words, last, x0, x1, mask);
+            decode_piece(sums, words, last, x0, x1, own0, own1, mask);
 #endif
             x0 = next0;
             x1 = next1;
@@ -288,9 +279,17 @@ __device__ __forceinline__ void rotate(float* v) {
     for (int i = 0; i < 4; i++) v[i] = __fmul_rn(v[i], ROTATION);
 }
 
-__device__ __forceinline__ void store_half(u16* to, const float* v) {
-    ushort4 out = make_ushort4(to_half(v[0]), to_half(v[1]), to_half(v[2]), to_half(v[3]));
-    *reinterpret_cast<ushort4*>(to) = out;
+// Where input k of 64 stands in what a product reads: lane t of a row reads 16 in a row, in the order in which `add_halves` leaves weights.
+__device__ __forceinline__ int place(int k) {
+    const int tile = k >> 4, row = k & 15;
+    return ((tile >> 1) + 2 * (row & 1)) * 16 + (row & 7) / 2 * 4 + (row >> 3) * 2 + (tile & 1);
+}
+
+// Rotated inputs `column` .. `column + 3` of a row as fp16.
+__device__ __forceinline__ void store_half(u16* row, int column, const float* v) {
+    u16* const to = row + (column & ~63);
+#pragma unroll
+    for (int i = 0; i < 4; i++) to[place((column & 63) + i)] = to_half(v[i]);
 }
 
 // Block 0: which pairs share an expert, at most 8 an item, in pair order. Other blocks: rotated fp16 inputs of gate and up of every pair.
@@ -298,6 +297,7 @@ __device__ __forceinline__ void store_half(u16* to, const float* v) {
 extern "C" __global__ void __launch_bounds__(256)
     prepare(const u16* __restrict__ x, const long long* __restrict__ chosen, const u16* __restrict__ suh, u16* __restrict__ rotated,
             int* __restrict__ plan, int pairs, int experts) {
+    await_inputs();
     if (blockIdx.x == 0) {
         __shared__ int own[MOST_PAIRS], leads[MOST_PAIRS];
         for (int pair = threadIdx.x; pair < pairs; pair += 256) own[pair] = (int)chosen[pair];
@@ -339,7 +339,7 @@ extern "C" __global__ void __launch_bounds__(256)
 #pragma unroll
         for (int i = 0; i < 4; i++) v[i] = half_to_float(half_product(to_half(__uint_as_float((u32)row[i] << 16)), s[i]));
         rotate(v);
-        store_half(rotated + ((size_t)side * pairs + pair) * HIDDEN + column, v);
+        store_half(rotated + ((size_t)side * pairs + pair) * HIDDEN, column, v);
     }
 }
 
@@ -347,6 +347,7 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256)
     activate(const float* __restrict__ z, const long long* __restrict__ chosen, const u16* __restrict__ svh, const u16* __restrict__ suh,
              u16* __restrict__ rotated, int pairs, int experts, float limit) {
+    await_inputs();
     const int block = blockIdx.x * 8 + threadIdx.x / 32, column = block % (WIDTH / 128) * 128 + (threadIdx.x & 31) * 4;
     const int pair = block / (WIDTH / 128);
     if (pair >= pairs) return;
@@ -374,13 +375,14 @@ extern "C" __global__ void __launch_bounds__(256)
         v[i] = half_to_float(half_product(to_half(hidden), by[i]));
     }
     rotate(v);
-    store_half(rotated + (size_t)pair * WIDTH + column, v);
+    store_half(rotated + (size_t)pair * WIDTH, column, v);
 }
 
 // z fp32 [pairs][HIDDEN] -> out fp32 [rows][HIDDEN]: output rotation, svh fp16 [experts][HIDDEN], weighted sum in slot order.
 extern "C" __global__ void __launch_bounds__(256)
     combine(const float* __restrict__ z, const long long* __restrict__ chosen, const float* __restrict__ weights, const u16* __restrict__ svh,
             float* __restrict__ out, int rows) {
+    await_inputs();
     const int block = blockIdx.x * 8 + threadIdx.x / 32, column = block % (HIDDEN / 128) * 128 + (threadIdx.x & 31) * 4;
     const int row = block / (HIDDEN / 128);
     if (row >= rows) return;

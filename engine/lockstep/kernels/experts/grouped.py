@@ -37,8 +37,9 @@ class Launch:
     blocks: int
     buffers: int
     warps: int = 8
-    extract: int = 0
-    packed: int = 0
+    extract: int = 1
+    unroll: int = 2
+    overlap: bool = True
 
     @property
     def shared_bytes(self) -> int:
@@ -74,7 +75,7 @@ class Shape:
             )
         return {
             "K": self.inputs, "N": self.outputs, "SIDES": self.sides, "SLICES": slices, "WARPS": launch.warps, "BLOCKS": launch.blocks,
-            "STAGES": min(launch.stages, self.inputs // BLOCK // slices), "EXTRACT": launch.extract, "PACKED": launch.packed, "BUFFERS": launch.buffers, "VARIANT": variant, "CODEBOOK": CODEBOOKS.index(codebook),
+            "STAGES": min(launch.stages, self.inputs // BLOCK // slices), "EXTRACT": launch.extract, "UNROLL": launch.unroll, "EARLY": int(self.sides == 1), "BUFFERS": launch.buffers, "VARIANT": variant, "CODEBOOK": CODEBOOKS.index(codebook),
             "MOST_PAIRS": MOST_PAIRS,
         }  # fmt: skip
 
@@ -128,15 +129,28 @@ def pack(gate: Sequence[Exl3Matrix], up: Sequence[Exl3Matrix], down: Sequence[Ex
     )
 
 
+def launch_on(device: torch.device) -> Launch:
+    """The launch shape for a device; cards without one of their own get that of the smallest."""
+    return LAUNCHES.get(cuda.target(device), LAUNCHES["sm_120"])
+
+
+def placed(x: Tensor) -> Tensor:
+    """Inputs `[.., K]` in the order in which a product reads them; see `place` in the source."""
+    tiles = x.unflatten(-1, (-1, 2, 2, 2, 4, 2))  # 64 inputs: tile's two bits, then its row's 8, middle and 1
+    axes = tuple(range(x.dim() - 1))
+    first = x.dim() - 1
+    return tiles.permute(*axes, *(first + axis for axis in (0, 5, 1, 4, 3, 2))).reshape(x.shape)
+
+
 def multiply(
     x: Tensor, plan: Tensor, packed: Tensor, shape: Shape, codebook: str, variant: int = REAL, launch: Launch | None = None
 ) -> Tensor:
-    """Inner products fp32 `[pairs, outputs]` of rotated fp16 inputs `x [sides, pairs, inputs]`, each pair with its own expert of `plan`."""
-    launch = launch or LAUNCHES.get(cuda.target(x.device), LAUNCHES["sm_120"])
+    """Inner products fp32 `[pairs, outputs]` of rotated fp16 inputs `x [sides, pairs, inputs]` in the order of `placed`, each pair with its own expert of `plan`."""
+    launch = launch or launch_on(x.device)
     kernel = cuda.load(SOURCE, shape.macros(launch, codebook, variant), x.device, {"product": launch.shared_bytes})["product"]
     out = torch.empty(x.shape[1], shape.outputs, dtype=torch.float32, device=x.device)
     processors = torch.cuda.get_device_properties(x.device).multi_processor_count
-    kernel(launch.blocks * processors, launch.warps * 32, (packed, x, out, plan, x.shape[1], _MASK))
+    kernel(launch.blocks * processors, launch.warps * 32, (packed, x, out, plan, x.shape[1], _MASK), launch.overlap)
     return out
 
 
@@ -151,19 +165,19 @@ def apply(x: Tensor, chosen: Tensor, weights: Tensor, experts: GroupedExperts, l
     pairs, (gate_up, down) = rows * slots, experts.shapes
     if x.dtype is not torch.bfloat16 or pairs > MOST_PAIRS:
         raise ValueError(f"{pairs} pairs of {x.dtype}; needed: at most {MOST_PAIRS} of torch.bfloat16")
-    count, width, hidden = len(experts.down_suh), down.inputs, gate_up.inputs
+    count, width, hidden, launch = len(experts.down_suh), down.inputs, gate_up.inputs, launch_on(x.device)
     names = {"prepare": 0, "activate": 0, "combine": 0}
     small = cuda.load(SOURCE, small_macros(hidden, width, slots), x.device, names)
     make = lambda *size, dtype: torch.empty(*size, dtype=dtype, device=x.device)  # noqa: E731
     rotated, plan = make(2, pairs, hidden, dtype=torch.float16), make(1 + MOST_PAIRS * (2 + ITEM_ROWS), dtype=torch.int32)
     x, chosen, weights = x.contiguous(), chosen.contiguous(), weights.contiguous()
-    small["prepare"](1 + _blocks(pairs, hidden), 256, (x, chosen, experts.in_suh, rotated, plan, pairs, count))
+    small["prepare"](1 + _blocks(pairs, hidden), 256, (x, chosen, experts.in_suh, rotated, plan, pairs, count), launch.overlap)
     inner = multiply(rotated, plan, experts.gate_up, gate_up, experts.codebook, variant)
     own = make(1, pairs, width, dtype=torch.float16)
-    small["activate"](_blocks(pairs, width), 256, (inner, chosen, experts.in_svh, experts.down_suh, own, pairs, count, float(limit)))
+    small["activate"](_blocks(pairs, width), 256, (inner, chosen, experts.in_svh, experts.down_suh, own, pairs, count, float(limit)), launch.overlap)
     outer = multiply(own, plan, experts.down, down, experts.codebook, variant)
     out = make(rows, hidden, dtype=torch.float32)
-    small["combine"](_blocks(rows, hidden), 256, (outer, chosen, weights, experts.down_svh, out, rows))
+    small["combine"](_blocks(rows, hidden), 256, (outer, chosen, weights, experts.down_svh, out, rows), launch.overlap)
     return out
 
 

@@ -15,7 +15,8 @@ from lockstep.kernels import host
 from lockstep.kernels.exl3 import HADAMARD
 from lockstep.kernels.exl3.ref import ROTATION_SCALE
 from lockstep.kernels.host import Array
-from lockstep.kernels.linear import MAX_STEP_ROWS, STEP_ROWS, Packed, linear, pack
+from lockstep.kernels.linear import MAX_STEP_ROWS, STEP_ROWS, Packed, pack
+from lockstep.kernels.linear.host import linear
 from lockstep.kernels.swiglu.host import swiglu_rows
 
 if TYPE_CHECKING:
@@ -37,13 +38,12 @@ class Scales:
 def exl3(x: Tensor, chosen: Tensor, weights: Tensor, experts: Exl3Experts, scales: Scales, limit: float) -> Tensor:
     """See `experts.apply`."""
     rows, slots = chosen.shape
-    listed: list[int] = chosen.flatten().tolist()
+    listed: list[int] = host.array(chosen).ravel().tolist()
     pairs = [pair for pair, expert in enumerate(listed) if expert >= 0]
-    outputs = np.zeros((rows * slots, x.shape[1]), np.float32)
-    if pairs:
-        own = [listed[pair] for pair in pairs]
-        found = _outputs(_to_half(host.array(x)), [pair // slots for pair in pairs], own, experts, scales, limit)
-        outputs = found if len(pairs) == rows * slots else _placed(outputs, pairs, found)
+    own = [listed[pair] for pair in pairs]
+    outputs = _outputs(_to_half(host.array(x)), [pair // slots for pair in pairs], own, experts, scales, limit) if own else None
+    if len(own) < len(listed):
+        outputs = _placed(rows * slots, x.shape[1], pairs, outputs)
     outputs *= host.array(weights).reshape(-1, 1)
     products = outputs.reshape(rows, slots, -1)
     total = products[:, 0]
@@ -52,8 +52,11 @@ def exl3(x: Tensor, chosen: Tensor, weights: Tensor, experts: Exl3Experts, scale
     return host.tensor(total)
 
 
-def _placed(outputs: Array, pairs: list[int], found: Array) -> Array:
-    outputs[pairs] = found
+def _placed(count: int, width: int, pairs: list[int], found: Array | None) -> Array:
+    """`found` at `pairs` of `count` rows, zeros elsewhere."""
+    outputs = np.zeros((count, width), np.float32)
+    if found is not None:
+        outputs[pairs] = found
     return outputs
 
 
@@ -76,25 +79,29 @@ def _outputs(x: Array, rows: list[int], own: list[int], experts: Exl3Experts, sc
 
 def _to_half(x: Array) -> Array:
     # exact: the product of two fp16 values fits fp32, so rounding it here is the format's fp16 product.
-    return x.astype(np.float16).astype(np.float32)
+    # NumPy converts halves one by one, torch in vectors; each value is rounded to the nearest, ties to even, either way.
+    return torch.from_numpy(x).half().float().numpy()
 
 
 def _multiply(x: Array, groups: Groups, weights: Sequence[Packed], out: Array) -> None:
-    """Each pair's row times its expert's weight into `out [n, outputs]`. A single row goes twice, to fill the smallest tile."""
+    """Each pair's row times its expert's weight into `out [n, outputs]`."""
     for expert, own in groups.items():
+        if len(own) == 1:
+            pair = own[0]
+            out[pair] = linear(x[pair : pair + 1], weights[expert])[0]
+            continue
         for first in range(0, len(own), STEP_ROWS):
             part = own[first : first + STEP_ROWS]
-            if len(part) == 1:
-                part = part * 2
-            out[part] = linear(torch.from_numpy(x.take(part, 0)), weights[expert]).numpy()
+            out[part] = linear(x.take(part, 0), weights[expert])
 
 
 def _rotated(x: Array) -> Array:
     """Every 128 values of the last axis through the scaled Walsh-Hadamard transform."""
-    blocks, rotation = torch.from_numpy(x.reshape(-1, HADAMARD)), _rotation()
+    blocks, rotation = x.reshape(-1, HADAMARD), _rotation()
     if len(blocks) <= MAX_STEP_ROWS:
-        return linear(blocks, rotation).numpy().reshape(x.shape)
-    return np.concatenate([linear(part, rotation).numpy() for part in blocks.split(MAX_STEP_ROWS)]).reshape(x.shape)
+        return linear(blocks, rotation).reshape(x.shape)
+    parts = [linear(blocks[first : first + MAX_STEP_ROWS], rotation) for first in range(0, len(blocks), MAX_STEP_ROWS)]
+    return np.concatenate(parts).reshape(x.shape)
 
 
 @cache

@@ -81,7 +81,7 @@ def split(streams: Tensor, at: Site) -> tuple[Tensor, Tensor, Tensor]:
     """
     own = at.host
     if own is not None and host_rows.runs(streams):
-        return host.split(streams, linear(streams.flatten(1), own.fn), own)
+        return host.split(streams, own)
     flat = streams.flatten(1).float()
     y = linear(flat, at.fn) * inverse_rms(flat, at.norm_eps)
     return ref.split(streams, torch.addcmul(at.base, y, at.scale), at)

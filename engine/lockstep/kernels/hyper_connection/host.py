@@ -10,6 +10,7 @@ from torch import Tensor
 from lockstep.kernels import host
 from lockstep.kernels.host import Array
 from lockstep.kernels.linear import Packed
+from lockstep.kernels.linear.host import linear
 
 # exact: with and without this many rows the same sums; see `rows_are_independent`.
 _ONE = np.float32(1.0)
@@ -57,12 +58,13 @@ def steps(streams: int, eps: float, sinkhorn: int) -> Steps:
     return Steps(adder(np.kron(eye, ones), 0.0), (columns, rows) * (sinkhorn - 1) + (columns,), eps)
 
 
-def split(streams: Tensor, y: Tensor, at: HostSite) -> tuple[Tensor, Tensor, Tensor]:
-    """Branch input, post and comb from `streams [R, h, D]` and its product `y [R, h (h + 2)]` with the site's `fn`."""
+def split(streams: Tensor, at: HostSite) -> tuple[Tensor, Tensor, Tensor]:
+    """Branch input, post and comb of `streams [R, h, D]`."""
     values = host.array(streams)
     rows, count, width = values.shape
     flat = values.reshape(rows, -1)
-    mixed = host.array(y) * host.inverse_length(flat, at.norm_eps, 1.0 / flat.shape[1])
+    mixed = linear(flat, at.fn)
+    mixed *= host.inverse_length(flat, at.norm_eps, 1.0 / flat.shape[1])
     mixed += at.base
     parts = mixed.reshape(rows, count + 2, count)
     comb = parts[:, 2:]

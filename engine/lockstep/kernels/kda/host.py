@@ -21,8 +21,7 @@ def inputs(mixed: Tensor, decay_input: Tensor, rate: Tensor, offset: Tensor, bou
     decay = host.array(decay_input).reshape(-1, heads, width) + host.parameter(offset)
     decay *= -host.parameter(rate)
     host.share(decay, bound)
-    both = host.tensor(pair)
-    return both[:, 0], both[:, 1], host.tensor(values[:, 2]), host.tensor(decay)
+    return host.tensor(pair[:, 0]), host.tensor(pair[:, 1]), host.tensor(values[:, 2]), host.tensor(decay)
 
 
 def beta(x: Tensor) -> Tensor:

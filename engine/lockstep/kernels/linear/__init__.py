@@ -29,15 +29,16 @@ class Packed:
 
     weight: Tensor
     tiles: dict[int, int]
-    _padded: dict[int, int] = field(init=False)
+    _calls: dict[int, tuple[int, int]] = field(init=False)
 
     def __post_init__(self) -> None:
         counts = {rows: [count for count in self.tiles if rows <= count <= MAX_STEP_ROWS] for rows in range(1, MAX_STEP_ROWS + 1)}
-        object.__setattr__(self, "_padded", {rows: min(found) for rows, found in counts.items() if found})
+        least = {rows: min(found) for rows, found in counts.items() if found} | {count: count for count in self.tiles}
+        object.__setattr__(self, "_calls", {rows: (count, self.tiles[count]) for rows, count in least.items()})
 
-    def padded(self, rows: int) -> int:
-        """The smallest row count of `tiles` that holds `rows` rows of the step path. Raises ValueError if there is none."""
-        found = self._padded.get(rows)
+    def call(self, rows: int) -> tuple[int, int]:
+        """The smallest row count of `tiles` that holds `rows` rows, and its tile. Raises ValueError if there is none."""
+        found = self._calls.get(rows)
         if found is None:
             raise ValueError(f"{rows} rows; needed: 1 to {MAX_STEP_ROWS}, or one prompt tile of {PROMPT_ROWS}")
         return found
@@ -55,15 +56,18 @@ def linear(x: Tensor, packed: Packed) -> Tensor:
     R is 1 to 32 (step path, run in tiles of 8) or exactly 64 (prompt tile); else ValueError.
     """
     rows = x.shape[0]
-    if x.dim() == 3 and 0 < rows <= MAX_STEP_ROWS and host_rows.runs(x):
-        return host.head_linear(x, packed.weight)
-    tile = packed.tiles.get(rows)
-    if tile is None:
-        padded = packed.padded(rows)
+    if host_rows.runs(x):
+        values = host_rows.array(x)
+        if values.ndim == 2:
+            return host_rows.tensor(host.linear(values, packed))
+        if 0 < rows <= MAX_STEP_ROWS:
+            return host_rows.tensor(host.head_linear(values, packed.weight))
+    padded, tile = packed.call(rows)
+    if padded > rows:
         # exact: rows do not see each other, so the rows behind may hold what the last call left there.
         held, part = _spare.rows(padded, x)
         part.copy_(x)
-        return _product(held, packed, packed.tiles[padded])[:rows]
+        return _product(held, packed, tile)[:rows]
     return _product(x, packed, tile)
 
 

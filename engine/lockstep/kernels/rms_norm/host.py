@@ -14,7 +14,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     values = host.array(x)
     out = values * host.inverse_length(values, eps, 1.0 / values.shape[-1])
     out *= host.parameter(weight)
-    return torch.from_numpy(out)
+    return host.tensor(out)
 
 
 def gated_rms_norm(x: Tensor, weight: Tensor, gate: Tensor, eps: float) -> Tensor:

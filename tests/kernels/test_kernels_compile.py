@@ -1,0 +1,76 @@
+"""Every launch of a CUDA kernel compiles for every card, within a block's shared memory of the smallest, and spills nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lockstep.kernels import cuda, experts
+from lockstep.kernels.cuda import MOST_SHARED_BYTES
+from lockstep.kernels.exl3 import CODEBOOKS
+from lockstep.kernels.experts import grouped
+from lockstep.kernels.experts.grouped import Shape
+
+TARGET = "sm_120"
+# Real shapes of one rank of two and of one rank alone, and those of the embedded checkpoint: hidden and expert width.
+WIDTHS = ((4096, 1024), (4096, 2048), (256, 128))
+SHAPES = [shape for hidden, width in WIDTHS for shape in (Shape(hidden, 2 * width, 2), Shape(width, hidden, 1))]
+ALL_SOURCES = sorted(path for path in Path(experts.__file__).parents[1].rglob("*.cu"))
+
+
+def holds(found: dict[str, cuda.Resources], kernels: set[str], dynamic_bytes: int = 0) -> None:
+    assert set(found) == kernels
+    for name, resources in found.items():
+        assert resources.spilled_bytes == 0, f"{name} spills {resources.spilled_bytes} bytes a thread"
+        assert resources.stack_bytes == 0, f"{name} keeps {resources.stack_bytes} bytes a thread on a stack"
+        assert resources.shared_bytes + dynamic_bytes <= MOST_SHARED_BYTES, name
+
+
+@pytest.mark.parametrize(("card", "shape"), [*((TARGET, shape) for shape in SHAPES), *(("sm_90", shape) for shape in SHAPES[:2])])
+def test_products_of_experts_compile_for_every_card(card: str, shape: Shape):
+    launch = grouped.LAUNCHES[card]
+    _, found = cuda.compile_source(grouped.SOURCE, shape.macros(launch, "mcg"), card)
+    holds(found, {"product"}, launch.shared_bytes)
+    assert found["product"].registers * launch.warps * 32 * launch.blocks <= 65536
+
+
+@pytest.mark.parametrize("codebook", CODEBOOKS)
+@pytest.mark.parametrize("variant", [grouped.REAL, grouped.BYTES_ONLY, grouped.ALU_ONLY])
+def test_every_codebook_and_variant_compiles_for_the_target(codebook: str, variant: int):
+    launch = grouped.LAUNCHES[TARGET]
+    _, found = cuda.compile_source(grouped.SOURCE, SHAPES[0].macros(launch, codebook, variant), TARGET)
+    holds(found, {"product"}, launch.shared_bytes)
+
+
+@pytest.mark.parametrize(("card", "widths"), [*((TARGET, widths) for widths in WIDTHS), ("sm_90", WIDTHS[0])])
+def test_kernels_around_the_products_compile_for_every_card(card: str, widths: tuple[int, int]):
+    _, found = cuda.compile_source(grouped.SOURCE, grouped.small_macros(*widths, slots=8), card)
+    holds(found, {"prepare", "activate", "combine"})
+
+
+def test_every_source_is_compiled_here():
+    assert [path.name for path in ALL_SOURCES] == [grouped.SOURCE.name]
+
+
+def test_a_source_that_does_not_compile_is_named_with_the_compilers_words(tmp_path: Path):
+    source = tmp_path / "broken.cu"
+    source.write_text('extern "C" __global__ void k(float* x) { x[0] = y; }')
+    with pytest.raises(cuda.CompileError, match=r"broken\.cu for sm_120.*\"y\" is undefined"):
+        cuda.compile_source(source, {}, TARGET)
+
+
+def test_what_spills_is_seen(tmp_path: Path):
+    source = tmp_path / "spilling.cu"
+    body = "float v[96]; for (int i = 0; i < 96; i++) v[i] = x[i * 7];"
+    body += "for (int r = 0; r < 3; r++) for (int i = 0; i < 96; i++) v[i] = v[i] * v[(i + 5) % 96] + x[i];"
+    body += "for (int i = 0; i < 96; i++) x[i] = v[i];"
+    source.write_text(f'extern "C" __global__ void __launch_bounds__(1024, 2) k(float* x) {{ {body} }}')
+    _, found = cuda.compile_source(source, {}, TARGET)
+    assert found["k"].spilled_bytes > 0
+    assert found["k"].registers <= 65536 // 1024
+
+
+def test_a_shape_that_does_not_divide_is_refused():
+    with pytest.raises(ValueError, match="needed: multiples of 64"):
+        Shape(128, 64, 1).macros(grouped.LAUNCHES[TARGET], "mcg")
