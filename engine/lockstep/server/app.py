@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 from typing import Any
@@ -92,10 +93,13 @@ async def _show_fault(request: Request, error: Exception) -> JSONResponse:
 
 
 class Envelope:
-    """Outermost layer: every response carries `x-request-id`, and HEAD is answered as GET without a body."""
+    """Outermost layer: every response carries `x-request-id`, and HEAD is answered as GET without a body.
+
+    Requests with work begin one a turn of the event loop, so that many at once hold up neither health nor streams.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+        self._app, self._turn = app, asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -105,6 +109,9 @@ class Envelope:
         request_id = offered if _REQUEST_ID.fullmatch(offered) else secrets.token_hex(8).encode()
         is_head = scope["method"] == "HEAD"
         inner = {**scope, "method": "GET"} if is_head else scope
+        if scope["method"] == "POST":
+            async with self._turn:
+                await asyncio.sleep(0)
 
         async def labelled(message: Message) -> None:
             if message["type"] == "http.response.start":

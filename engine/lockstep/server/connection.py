@@ -55,7 +55,9 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._wait(BODY_SILENCE_S)
         serving = self.app
-        if len(self.headers) > MAX_HEADERS or sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
+        if self.parser.get_http_version() not in ("1.0", "1.1"):
+            self.app = _refuse_version  # type: ignore[assignment]
+        elif len(self.headers) > MAX_HEADERS or sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
             self.app = _refuse_head  # type: ignore[assignment]
         super().on_headers_complete()
         self.app = serving
@@ -107,7 +109,14 @@ def _head_too_large() -> ApiError:
 
 
 async def _refuse_head(scope: Scope, receive: Receive, send: Send) -> None:
-    error = _head_too_large()
+    await _send(_head_too_large(), send)
+
+
+async def _refuse_version(scope: Scope, receive: Receive, send: Send) -> None:
+    await _send(ApiError(505, "The request is of another version; needed: HTTP/1.1.", code="invalid_http"), send)
+
+
+async def _send(error: ApiError, send: Send) -> None:
     body = json.dumps(error.body()).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})

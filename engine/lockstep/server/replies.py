@@ -65,8 +65,9 @@ class Voice:
 
     def prompt_rows(self) -> Rows:
         """Tokens of the prompt with their logarithms, if they were asked for; of the first there is none."""
-        told = self.generation.prompt_logprobs
-        return list(zip(self.generation.request.prompt_ids, (None, *told), strict=True)) if told else []
+        if self.generation.request.prompt_logprobs < 0:
+            return []
+        return list(zip(self.generation.request.prompt_ids, (None, *self.generation.prompt_logprobs), strict=True))
 
     def chunks(self, delta: Delta) -> list[Choice]:
         """What one delta adds. Logarithms of tokens that show nothing yet come with the next chunk."""
