@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import resource
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from lockstep.cache import spill as spill_module
 from lockstep.cache.spill import SpillError, SpillFolder
 
 
@@ -108,11 +110,13 @@ def two_ranks(folder: Path, build: str = "b") -> tuple[SpillFolder, SpillFolder]
     return SpillFolder(folder, 0, build), SpillFolder(folder, 1, build)
 
 
-def test_two_processes_do_not_share_a_folder(tmp_path: Path):
+def test_two_processes_do_not_share_a_folder_but_one_that_ends_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(spill_module, "LOCK_WAIT_S", 0.2)
     first = SpillFolder(tmp_path, 0)
     with pytest.raises(SpillError, match="in use by another server"):
         SpillFolder(tmp_path, 0)
-    first.close()
+    monkeypatch.setattr(spill_module, "LOCK_WAIT_S", 20.0)
+    threading.Timer(0.3, first.close).start()
     SpillFolder(tmp_path, 0).close()
 
 
@@ -129,14 +133,16 @@ def test_a_later_process_takes_over_what_all_ranks_have_whole_and_removes_the_re
             os.utime(tmp_path / f"rank{rank}-{number}.kept", (at, at))
     cut = tmp_path / "rank1-6.kept"
     cut.write_bytes(cut.read_bytes()[:-1])
+    label = tmp_path / "rank0-8.kept"
+    label.write_bytes(label.read_bytes().replace(b"eight", b"weird"))
     (tmp_path / "rank0-2.kept").write_bytes(b"left")
     (tmp_path / "rank1-4.part").write_bytes(b"half")
     ranks = two_ranks(tmp_path)
     size = (tmp_path / "rank0-3.kept").stat().st_size
     found = ranks[0].take_over(2)
-    assert [(one.kept, one.label) for one in found] == [(8, "eight"), (3, "three"), (5, "five")]
-    assert found[1].size_bytes == size
-    names = {f"rank{rank}-{number}.kept" for rank in (0, 1) for number in (3, 5, 8)}
+    assert [(one.kept, one.label) for one in found] == [(3, "three"), (5, "five")]
+    assert found[0].size_bytes == size
+    names = {f"rank{rank}-{number}.kept" for rank in (0, 1) for number in (3, 5)}
     assert {path.name for path in tmp_path.glob("rank*-*")} == names
     assert all(same(spill.read(5), tensors(50 + rank)) for rank, spill in enumerate(ranks))
     for spill in ranks:

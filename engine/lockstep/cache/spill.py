@@ -12,11 +12,12 @@ import logging
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -27,6 +28,7 @@ from lockstep.core.plan import Spilled
 
 _DIGEST_BYTES, _LENGTH_BYTES, _MOST_HEAD_BYTES = 32, 4, 1 << 16
 _MOST_WAITING = 4
+LOCK_WAIT_S = 4.0
 _NAME = re.compile(r"rank(\d+)-(\d+)\.kept")
 
 log = logging.getLogger("lockstep.spill")
@@ -34,6 +36,17 @@ log = logging.getLogger("lockstep.spill")
 
 class SpillError(LockstepError):
     """Memory that cannot be had back, or a folder that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What a file says of itself; `bytes` and `sha256` are those of its tensors."""
+
+    build: str
+    number: int
+    label: str
+    bytes: int
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +61,8 @@ class _Found:
 class SpillFolder:
     """Files `rank<r>-<number>.kept` of one rank, each with a label for whoever looks for it. Only their owner may read them.
 
-    A file is the SHA-256 of the rest, the length of its head, the head (JSON: build, number, label, bytes of tensors), the tensors.
+    A file is the length of its head, the head (JSON: build, number, label, bytes and SHA-256 of the tensors), the SHA-256 of both, the
+    tensors.
     `build` names all that decides their bits and shapes. Raises SpillError if the folder cannot be made or another process uses it.
     """
 
@@ -57,7 +71,7 @@ class SpillFolder:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock_file = (folder / f"rank{rank}.lock").open("w")
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._lock_file)
         except BlockingIOError:
             raise SpillError(f"--spill-dir {folder} is in use by another server; needed: a folder of its own") from None
         except OSError as error:
@@ -102,15 +116,13 @@ class SpillFolder:
         path = self._path(number)
         try:
             with path.open("rb") as file:
-                digest, start = file.read(_DIGEST_BYTES), _read_head(file)
-                content = file.read()
+                head, content = _read_head(file), file.read()
             os.utime(path)
         except OSError as error:
             raise SpillError(f"kept state {path} cannot be read ({error.strerror}); its prompt is computed again") from None
-        if digest != _digest(start, content):
+        if head is None or head.sha256 != hashlib.sha256(content).hexdigest():
             raise SpillError(f"kept state {path} is not what was written (SHA-256 differs); its prompt is computed again")
-        head = json.loads(start[_LENGTH_BYTES:])
-        if (head["number"], head["build"]) != (number, self._build):
+        if (head.number, head.build) != (number, self._build):
             raise SpillError(f"kept state {path} is not what was written (another state or build); its prompt is computed again")
         try:
             return load(content)
@@ -160,14 +172,12 @@ class SpillFolder:
         """The head of a file, if it is whole and of this build."""
         try:
             with path.open("rb") as file:
-                file.seek(_DIGEST_BYTES)
-                start, stat = _read_head(file), os.fstat(file.fileno())
-            head = json.loads(start[_LENGTH_BYTES:])
-            size_bytes = _DIGEST_BYTES + len(start) + head["bytes"]
-            is_ours = (head["number"], head["build"], size_bytes) == (number, self._build, stat.st_size)
-            return _Found(str(head["label"]), stat.st_size, stat.st_mtime_ns) if is_ours else None
-        except (OSError, ValueError, KeyError, TypeError):
+                head, start, stat = _read_head(file), file.tell(), os.fstat(file.fileno())
+        except OSError:
             return None
+        if head is None or (head.number, head.build, start + head.bytes) != (number, self._build, stat.st_size):
+            return None
+        return _Found(head.label, stat.st_size, stat.st_mtime_ns)
 
     def _write_all(self) -> None:
         while True:
@@ -178,8 +188,8 @@ class SpillFolder:
                 number, (label, tensors) = next(iter(self._waiting.items()))
             with self._finishing(number) as path:
                 content = save(tensors)
-                head = {"build": self._build, "number": number, "label": label, "bytes": len(content)}
-                _write(path, json.dumps(head).encode(), content)
+                head = _Head(self._build, number, label, len(content), hashlib.sha256(content).hexdigest())
+                _write(path, json.dumps(asdict(head)).encode(), content)
 
     @contextmanager
     def _finishing(self, number: int) -> Iterator[Path]:
@@ -188,10 +198,9 @@ class SpillFolder:
         try:
             yield part
             written = True
-        except OSError as error:
-            log.warning(
-                "kept state %s was not written (%s); its prompt is computed again when it is asked for", self._path(number), error.strerror
-            )
+        except Exception as error:  # whatever it is, the next one is written
+            reason = error.strerror if isinstance(error, OSError) else error
+            log.warning("kept state %s was not written (%s); its prompt is computed again when it is asked for", self._path(number), reason)
         finally:
             with self._changed:
                 wanted = self._waiting.pop(number, None) is not None
@@ -202,20 +211,27 @@ class SpillFolder:
                 self._changed.notify_all()
 
 
-def _read_head(file: BinaryIO) -> bytes:
-    """Length and head as they stand in the file, whatever they are worth."""
+def _lock(file: TextIO) -> None:
+    """Raises BlockingIOError if another process has it and does not end meanwhile, as one whose front was killed does."""
+    until_s = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until_s:
+                raise
+            time.sleep(LOCK_WAIT_S / 40)
+
+
+def _read_head(file: BinaryIO) -> _Head | None:
+    """The head of a file, which is then read up to its tensors; None if it is not what was written."""
     length = file.read(_LENGTH_BYTES)
-    return length + file.read(min(int.from_bytes(length, "little"), _MOST_HEAD_BYTES))
-
-
-def _digest(start: bytes, content: bytes) -> bytes:
-    digest = hashlib.sha256(start)
-    digest.update(content)
-    return digest.digest()
+    head = file.read(min(int.from_bytes(length, "little"), _MOST_HEAD_BYTES))
+    return _Head(**json.loads(head)) if file.read(_DIGEST_BYTES) == hashlib.sha256(length + head).digest() else None
 
 
 def _write(path: Path, head: bytes, content: bytes) -> None:
     start = len(head).to_bytes(_LENGTH_BYTES, "little") + head
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        for piece in (_digest(start, content), start, content):
+        for piece in (start, hashlib.sha256(start).digest(), content):
             file.write(piece)

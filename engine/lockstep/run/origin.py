@@ -11,14 +11,17 @@ import torch
 import lockstep
 from lockstep.config.serving import ServingOptions
 
+_SOURCES = (".py", ".cu", ".cuh", ".cpp", ".h")
+
 
 def origin(options: ServingOptions, build: str) -> str:
     """16 hex digits over `build` (engine version, ranks, forms, the checkpoint's descriptions), the engine's own source, libraries, the
     processor's or device's kind, and which weights lie in the folders of checkpoint and drafter (name, size, time of writing).
     """
     told = hashlib.sha256(f"{build} {options.drafter} {np.__version__} {torch.__version__} {_processor(options.device)}".encode())
-    for path in sorted(Path(lockstep.__file__).parent.rglob("*.py")):
-        told.update(path.read_bytes())
+    for path in sorted(Path(lockstep.__file__).parent.rglob("*")):
+        if path.suffix in _SOURCES:
+            told.update(path.read_bytes())
     for folder in (options.model, Path(options.drafter)):
         for path in sorted(folder.glob("*.safetensors")):
             stat = path.stat()
@@ -28,6 +31,6 @@ def origin(options: ServingOptions, build: str) -> str:
 
 def _processor(device: str) -> str:
     if device == "cuda":
-        return torch.cuda.get_device_name()
+        return " ".join(torch.cuda.get_device_name(at) for at in range(torch.cuda.device_count()))
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return " ".join([torch.backends.cpu.get_cpu_capability(), *(line for line in lines if line.startswith("model name"))][:2])
