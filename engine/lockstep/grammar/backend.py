@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from lockstep.grammar.protocol import Form, GrammarError, Vocabulary
 
 CACHE_BYTES = 256 << 20
+# Reading one back holds up a step, for half a second at this size.
+MAX_BYTES = 64 << 20
 _ROW_BITS = 32
 
 
@@ -31,11 +33,16 @@ class XGrammar:
         compiler = xgrammar.GrammarCompiler(self._info, max_threads=1, cache_enabled=False)
         try:
             compiled = compiler.compile_structural_tag(json.dumps({"type": "structural_tag", "format": form}))
+            text = compiled.serialize_json()
         except RuntimeError as error:  # the library's own errors all are
+            if "bad_alloc" in str(error):
+                raise MemoryError from None
             raise GrammarError(_words(error)) from None
+        if len(text) > MAX_BYTES:
+            raise GrammarError(f"its automaton has {len(text) >> 20} MiB, this server takes {MAX_BYTES >> 20}; needed: a simpler one")
         if not _Matcher(compiled, self._ids).allowed().any():
             raise GrammarError("no reply can begin with it")
-        return zlib.compress(compiled.serialize_json().encode(), 1)
+        return zlib.compress(text.encode(), 1)
 
     def matcher(self, compiled: bytes) -> _Matcher:
         """See `Backend`."""

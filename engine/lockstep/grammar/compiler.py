@@ -22,6 +22,7 @@ from lockstep.grammar.protocol import Form, GrammarError, Vocabulary
 
 CACHE_BYTES = 64 << 20
 PARALLEL, MOST_WAITING = 2, 64
+LIMIT_S, MEMORY_BYTES = 10, 2 << 30
 _START_S = 60.0
 
 
@@ -34,10 +35,10 @@ class CompilerBusy(LockstepError):
 
 
 class GrammarCompiler:
-    """Compiles for one vocabulary. `close` it at the end."""
+    """Compiles for one vocabulary, each grammar within `limit_s` and `memory_bytes`. `close` it at the end."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary.encode()
+    def __init__(self, vocabulary: Vocabulary, limit_s: int = LIMIT_S, memory_bytes: int = MEMORY_BYTES) -> None:
+        self._vocabulary, self._limits = vocabulary.encode(), (limit_s, memory_bytes)
         self._worker: _Worker | None = None
         self._starting = asyncio.Lock()
         self._turns, self._waiting = asyncio.Semaphore(PARALLEL), 0
@@ -69,7 +70,7 @@ class GrammarCompiler:
     async def _running(self) -> _Worker:
         async with self._starting:
             if self._worker is None or self._worker.is_gone:
-                self._worker = await _Worker.start(self._vocabulary)
+                self._worker = await _Worker.start(self._vocabulary, self._limits)
             return self._worker
 
     def _remember(self, digest: str, compiled: bytes) -> None:
@@ -90,9 +91,9 @@ class _Worker:
         self._reading: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, vocabulary: bytes) -> _Worker:
+    async def start(cls, vocabulary: bytes, limits: tuple[int, int]) -> _Worker:
         """Raises CompilerFault if it does not come up."""
-        command = [sys.executable, "-P", "-m", "lockstep.grammar.worker"]
+        command = [sys.executable, "-P", "-m", "lockstep.grammar.worker", *map(str, limits)]
         environment = {"PYTHONPATH": str(Path(lockstep.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
         environment |= {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PATH") if name in os.environ}
         pipe, quiet = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL

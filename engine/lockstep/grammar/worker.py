@@ -1,4 +1,4 @@
-"""The process that compiles grammars: `python -m lockstep.grammar.worker`. Each gets a fork of its own with bounded time and memory.
+"""The process that compiles grammars: `python -m lockstep.grammar.worker SECONDS BYTES`, which is what each may take in a fork of its own.
 
 A grammar that kills its compiler ends that fork and nothing else. In: the vocabulary, then pairs (number, form). Out: an empty frame once
 it is ready, then triples (number, state, what came of it), in whatever order they are done. A frame is MessagePack behind its length.
@@ -10,6 +10,7 @@ import os
 import resource
 import selectors
 import signal
+import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -21,8 +22,6 @@ import msgspec
 from lockstep.grammar.backend import XGrammar
 from lockstep.grammar.protocol import GrammarError, Vocabulary
 
-LIMIT_S = 10
-MEMORY_BYTES = 2 << 30
 DONE, REFUSED, DIED = "done", "refused", "died"
 _POLL_S = 0.05
 _PIPE_BYTES = 1 << 16
@@ -38,7 +37,7 @@ class _Child:
     data: bytearray = field(default_factory=bytearray)
 
 
-def main() -> None:
+def main(limit_s: int, memory_bytes: int) -> None:
     """Serve until standard input ends."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
@@ -55,7 +54,7 @@ def main() -> None:
                     _kill(children.values())
                     return
                 number, form = msgspec.msgpack.decode(_exactly(int.from_bytes(header, "big")) or b"")
-                child = _start(backend, number, form)
+                child = _start(backend, number, form, limit_s, memory_bytes)
                 children[child.pipe] = child
                 waiting.register(child.pipe, selectors.EVENT_READ)
             elif part := os.read(key.fd, _PIPE_BYTES):
@@ -66,22 +65,29 @@ def main() -> None:
         _kill(child for child in children.values() if time.monotonic() > child.until_s)
 
 
-def _start(backend: XGrammar, number: int, form: dict[str, Any]) -> _Child:
+def _start(backend: XGrammar, number: int, form: dict[str, Any], limit_s: int, memory_bytes: int) -> _Child:
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(reader)
+        # An open end here would hide from the front that the worker has gone.
+        for end in (reader, 0, 1):
+            os.close(end)
+        _bound(limit_s, memory_bytes)
         _compile(backend, form, writer)
     os.close(writer)
-    return _Child(number, pid, reader, time.monotonic() + LIMIT_S)
+    return _Child(number, pid, reader, time.monotonic() + limit_s)
+
+
+def _bound(limit_s: int, memory_bytes: int) -> None:
+    """From here on this process may take so much more memory, and hardly more time than it is waited for."""
+    own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limits = {resource.RLIMIT_AS: own + memory_bytes, resource.RLIMIT_CPU: limit_s + 1, resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: 0}
+    for kind, most in limits.items():
+        resource.setrlimit(kind, (most, most))
 
 
 def _compile(backend: XGrammar, form: dict[str, Any], pipe: int) -> None:
     """The fork's whole life. Its answer counts only if it ends with `_END`."""
-    own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    limits = {resource.RLIMIT_AS: own + MEMORY_BYTES, resource.RLIMIT_CPU: LIMIT_S + 1, resource.RLIMIT_CORE: 0, resource.RLIMIT_FSIZE: 0}
-    for kind, most in limits.items():
-        resource.setrlimit(kind, (most, most))
     status = 1
     try:
         data = msgspec.msgpack.encode(_answer(backend, form)) + _END
@@ -98,7 +104,7 @@ def _answer(backend: XGrammar, form: dict[str, Any]) -> tuple[str, bytes | str]:
     except GrammarError as error:
         return REFUSED, str(error)
     except MemoryError:
-        return DIED, "it takes too much memory to compile"
+        return DIED, "it takes too much memory to compile; needed: a simpler one"
 
 
 def _reap(child: _Child) -> None:
@@ -107,10 +113,10 @@ def _reap(child: _Child) -> None:
     if child.data.endswith(_END) and status == 0:
         state, told = msgspec.msgpack.decode(bytes(child.data[:-1]))
     elif time.monotonic() > child.until_s:
-        state, told = DIED, f"it takes more than {LIMIT_S} s to compile"
+        state, told = DIED, "it takes too long to compile; needed: a simpler one"
     else:
         how = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"status {os.WEXITSTATUS(status)}"
-        state, told = DIED, f"it ended its compiler ({how})"
+        state, told = DIED, f"it ended its compiler ({how}); needed: a simpler one"
     _tell((child.number, state, told))
 
 
@@ -138,4 +144,4 @@ def _tell(message: tuple[Any, ...]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))

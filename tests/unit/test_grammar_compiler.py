@@ -1,0 +1,144 @@
+"""Grammars are compiled in forks that can be killed: what they die of is told, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fixtures.schemas import VOCABULARY
+from lockstep.grammar.compiler import CompilerFault, GrammarCompiler
+from lockstep.grammar.formats import choice_form, grammar_form, plain_json, regex_form
+from lockstep.grammar.protocol import Form, GrammarError
+
+PROPERTIES = {f"p{at}": {"type": "string"} for at in range(300)}
+SLOW: Form = plain_json({"type": "object", "properties": PROPERTIES, "minProperties": 150, "additionalProperties": False})
+LARGE = regex_form("(" + "|".join(f"[a-{chr(98 + at)}]{{1,900}}" for at in range(24)) + "){1,900}")
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[tuple[asyncio.Runner, GrammarCompiler]]:
+    """A worker takes seconds to start, so the tests that leave it alive have one together."""
+    with asyncio.Runner() as runner:
+        compiler = GrammarCompiler(VOCABULARY, 60)
+        yield runner, compiler
+        runner.run(compiler.close())
+
+
+Run = Callable[[Callable[[GrammarCompiler], Awaitable[None]]], None]
+
+
+@pytest.fixture
+def run(shared: tuple[asyncio.Runner, GrammarCompiler]) -> Run:
+    runner, compiler = shared
+
+    async def within(scenario: Callable[[GrammarCompiler], Awaitable[None]]) -> None:
+        await scenario(compiler)
+
+    return lambda scenario: runner.run(within(scenario))
+
+
+async def refusal(compiler: GrammarCompiler, form: Form) -> str:
+    with pytest.raises(GrammarError) as error:
+        await compiler.compile(form)
+    return str(error.value)
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def the_worker() -> int:
+    return next(pid for pid in children(os.getpid()) if b"lockstep.grammar.worker" in Path(f"/proc/{pid}/cmdline").read_bytes())
+
+
+async def the_fork() -> int:
+    for _ in range(1000):
+        if found := children(the_worker()):
+            return found[0]
+        await asyncio.sleep(0.01)
+    raise AssertionError("no grammar is being compiled")
+
+
+def test_a_compiled_grammar_is_kept_and_its_name_is_that_of_what_was_asked(run: Run):
+    async def scenario(compiler: GrammarCompiler) -> None:
+        first = await compiler.compile(choice_form(["yes", "no"]))
+        began = time.monotonic()
+        assert await compiler.compile(choice_form(["yes", "no"])) == first
+        assert time.monotonic() - began < 0.05
+        assert (await compiler.compile(choice_form(["no", "yes"])))[0] != first[0]
+
+    run(scenario)
+
+
+def test_a_grammar_that_is_none_is_refused_in_the_words_of_the_library(run: Run):
+    async def scenario(compiler: GrammarCompiler) -> None:
+        assert "parenthesis is not closed" in await refusal(compiler, regex_form("("))
+        assert 'Rule "b" is not defined' in await refusal(compiler, grammar_form("root ::= b"))
+        assert "Lookahead is not supported" in await refusal(compiler, regex_form("(?=a)b"))
+        assert "no reply can begin" in await refusal(compiler, grammar_form('root ::= root "a"'))
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("form", "limit_s", "memory_bytes", "words"),
+    [(SLOW, 1, 2 << 30, ("too long",)), (LARGE, 30, 100 << 20, ("too much memory", "ended its compiler"))],
+    ids=["time", "memory"],
+)
+def test_one_that_takes_too_much_is_ended_and_the_next_is_compiled(form: Form, limit_s: int, memory_bytes: int, words: tuple[str, ...]):
+    async def scenario(compiler: GrammarCompiler) -> None:
+        told = await refusal(compiler, form)
+        assert any(word in told for word in words), told
+        worker = the_worker()
+        await compiler.compile(regex_form("[a-z]+"))
+        assert the_worker() == worker
+        assert children(worker) == []
+        await compiler.close()
+
+    asyncio.run(scenario(GrammarCompiler(VOCABULARY, limit_s, memory_bytes)))
+
+
+def test_a_grammar_that_kills_its_compiler_ends_its_fork_only(run: Run):
+    async def scenario(compiler: GrammarCompiler) -> None:
+        await compiler.compile(regex_form("a"))
+        worker, deadly = the_worker(), asyncio.create_task(refusal(compiler, SLOW))
+        fork = await the_fork()
+        beside = asyncio.create_task(compiler.compile(regex_form("b+")))
+        os.kill(fork, signal.SIGSEGV)
+        assert "ended its compiler (signal 11)" in await deadly
+        await beside
+        assert the_worker() == worker
+
+    run(scenario)
+
+
+def test_a_worker_that_ends_is_told_and_replaced(run: Run):
+    async def scenario(compiler: GrammarCompiler) -> None:
+        await compiler.compile(regex_form("a"))
+        worker, asked = the_worker(), asyncio.create_task(compiler.compile(SLOW))
+        fork = await the_fork()
+        os.kill(worker, signal.SIGKILL)
+        with pytest.raises(CompilerFault, match="ended"):
+            await asked
+        os.kill(fork, signal.SIGKILL)
+        await compiler.compile(regex_form("b"))
+        assert the_worker() != worker
+
+    run(scenario)
+
+
+def test_a_worker_ends_with_whoever_started_it(run: Run):
+    async def scenario(compiler: GrammarCompiler) -> None:
+        await compiler.compile(regex_form("a"))
+        worker = the_worker()
+        await compiler.close()
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker, 0)
+
+    run(scenario)
