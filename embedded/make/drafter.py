@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from embedded.make.layers import Weights, lin, rms
 from torch import Tensor, nn
 
+from checkpoints.layout import drafter_slots
 from lockstep.config.drafter import DrafterConfig
-from lockstep.tiny.layout import drafter_slots
 
 
 def initial(config: DrafterConfig, seed: int) -> dict[str, nn.Parameter]:

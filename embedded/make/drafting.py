@@ -18,8 +18,8 @@ from embedded.make.model import Model
 from embedded.make.trainer import REPLY, Stage
 from torch import Tensor
 
+from checkpoints.sizes import Sizes, drafter_config
 from lockstep.config.drafter import parse_drafter_config
-from lockstep.tiny.sizes import Sizes, drafter_config
 
 ANCHORS = 3072
 MTP_DEPTH = 3

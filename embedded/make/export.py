@@ -1,7 +1,7 @@
 """Writes the trained checkpoint: `python -m embedded.make.export --work DIR --text DIR --out DIR`.
 
 `--work` is what `embedded.make.train --stage finish` left, `--text` the folder of the tokenizer it was trained with. Layout, types and
-manifest are the writer's of `lockstep.tiny`; this module only says where each value comes from.
+manifest are the writer's of `checkpoints`; this module only says where each value comes from.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from embedded.make import state
 from embedded.make.quantise import coded_matrix
 from torch import Tensor
 
+from checkpoints.layout import Slot
+from checkpoints.sizes import Sizes
+from checkpoints.writer import write_checkpoint
 from lockstep.kernels.exl3 import Exl3Matrix
-from lockstep.tiny.layout import Slot
-from lockstep.tiny.sizes import Sizes
-from lockstep.tiny.writer import write_checkpoint
 
 MOST_BYTES = 12 << 20
 

@@ -8,8 +8,8 @@ from embedded.make.layers import Weights
 from embedded.make.quantise import PARTS, decoded_experts
 from torch import Tensor
 
+from checkpoints.layout import model_slots
 from lockstep.kernels.exl3 import Exl3Matrix
-from lockstep.tiny.layout import model_slots
 from lockstep.weights import Checkpoint
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from embedded.make.data import corpus
 from embedded.make.data.template import tool_frame
 
-from lockstep.tiny.sizes import Sizes
-from lockstep.tiny.tokenizer import tokenizer_config, train_tokenizer
+from checkpoints.sizes import Sizes
+from checkpoints.tokenizer import tokenizer_config, train_tokenizer
 
 CORPUS_SEED = 20
 
@@ -22,7 +22,7 @@ CORPUS_SEED = 20
 def write_text_files(out: Path, size: Sizes, seed: int = CORPUS_SEED) -> None:
     """Writes the three text files; the same seed and generator give the same bytes."""
     out.mkdir(parents=True, exist_ok=True)
-    template = files("lockstep.tiny").joinpath("chat_template.jinja").read_text(encoding="utf-8")
+    template = files("checkpoints").joinpath("chat_template.jinja").read_text(encoding="utf-8")
     (out / "chat_template.jinja").write_text(template, encoding="utf-8")
     (out / "tokenizer.json").write_text(train_tokenizer(corpus(seed, tool_frame(template)), size), encoding="utf-8")
     (out / "tokenizer_config.json").write_text(json.dumps(tokenizer_config(size), indent=2) + "\n", encoding="utf-8")

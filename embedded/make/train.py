@@ -28,8 +28,8 @@ from embedded.make.trainer import Stage
 from embedded.make.weights import TRUNK, initial
 from safetensors.torch import load_file
 
+from checkpoints.sizes import Sizes, model_config
 from lockstep.config.model import ModelConfig, parse_model_config
-from lockstep.tiny.sizes import Sizes, model_config
 
 FIRST_ROUND = 12_000_000
 MTP_FROM = 0.3

@@ -8,8 +8,8 @@ import re
 import torch
 from torch import Tensor, nn
 
+from checkpoints.layout import Slot, model_slots
 from lockstep.config.model import ModelConfig, TextConfig
-from lockstep.tiny.layout import Slot, model_slots
 
 TRUNK = "model.language_model."
 VISUAL = "model.visual."

@@ -1,11 +1,10 @@
-"""The command `lockstep`: serve, engine (the child of serve), probe-peers and make-tiny. Parses and hands over; decides nothing."""
+"""The command `lockstep`: serve, engine (the child of serve), and probe-peers. Parses and hands over; decides nothing."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from pathlib import Path
 
 from lockstep.config.serving import ServingOptions, add_serving_flags
 from lockstep.core.errors import LockstepError
@@ -39,10 +38,6 @@ def _parser() -> argparse.ArgumentParser:
     peers.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds each stage may take")
     peers.add_argument("--no-direct", action="store_true", help="leave out direct copies between the devices")
     peers.set_defaults(run=_probe_peers)
-    tiny = commands.add_parser("make-tiny", help="write a toy checkpoint of the real architecture, random weights", allow_abbrev=False)
-    tiny.add_argument("directory", type=Path)
-    tiny.add_argument("--seed", type=int, default=20260101)
-    tiny.set_defaults(run=_make_tiny)
     return parser
 
 
@@ -68,10 +63,3 @@ def _probe_peers(parsed: argparse.Namespace) -> int:
     verdict = probe(parsed.device, parsed.timeout, stages)
     print(json.dumps({"cause": verdict.cause, "gib_s": verdict.gib_s}), flush=True)
     return EXIT_PEERS if verdict.cause else 0
-
-
-def _make_tiny(parsed: argparse.Namespace) -> int:
-    from lockstep.tiny import make_tiny
-
-    make_tiny(parsed.directory, parsed.seed)
-    return 0

@@ -18,6 +18,7 @@ PERCENTILE_LINES = 30
 # Lines with something on them: blank ones are the formatter's.
 PACKAGE_LINES = {
     Path("engine/lockstep"): 15_000,
+    Path("engine/checkpoints"): 900,
     Path("scripts/recipe"): 5_000,
     Path("scripts/verify"): 1_000,
     Path("scripts/patchwork"): 750,

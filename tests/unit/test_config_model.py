@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from checkpoints.sizes import Sizes, drafter_config, model_config
 from lockstep.config.drafter import parse_drafter_config
 from lockstep.config.fields import ConfigError
 from lockstep.config.generation import read_generation_config
 from lockstep.config.model import Attention, Mlp, parse_model_config, read_model_config
-from lockstep.tiny.sizes import Sizes, drafter_config, model_config
 
 DELETE = object()
 

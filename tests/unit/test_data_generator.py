@@ -20,12 +20,12 @@ from embedded.make.data.split import draw
 from embedded.make.data.template import render_template, to_messages, tool_frame
 from embedded.make.tokenizer import write_text_files
 
+from checkpoints.sizes import Sizes
 from lockstep.text.template import ChatTemplate
 from lockstep.text.thinking import Thinking
 from lockstep.text.tokenizer import Tokenizer
-from lockstep.tiny.sizes import Sizes
 
-TEMPLATE = files("lockstep.tiny").joinpath("chat_template.jinja").read_text(encoding="utf-8")
+TEMPLATE = files("checkpoints").joinpath("chat_template.jinja").read_text(encoding="utf-8")
 FRAME = tool_frame(TEMPLATE)
 
 

@@ -13,7 +13,7 @@ from embedded.make.data.fixtures import SETS, Case, needle_case, write
 from embedded.make.data.replies import parse_reply, verdict
 from embedded.make.tokenizer import write_text_files
 
-from lockstep.tiny.sizes import Sizes
+from checkpoints.sizes import Sizes
 
 BUNDLED = Path(__file__).parents[2] / "scripts" / "recipe" / "fixtures" / "quality"
 COUNTS = {

@@ -17,8 +17,8 @@ from embedded.make.stored import stored_parts, stored_weights
 from embedded.make.weights import published
 from safetensors.torch import load_file
 
+from checkpoints.layout import model_slots
 from lockstep.kernels.exl3 import Exl3Matrix, decode_outer
-from lockstep.tiny.layout import model_slots
 from lockstep.weights import Checkpoint
 
 EMBEDDED = Path(__file__).parents[2] / "embedded"

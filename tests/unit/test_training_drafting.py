@@ -12,9 +12,9 @@ from embedded.make.optimiser import Muon, orthogonal, rate_at
 from embedded.make.state import Means, load, save
 from tests.fixtures.drafter_oracle import OracleDrafter
 
+from checkpoints.sizes import Sizes, drafter_config, model_config
 from lockstep.config.drafter import parse_drafter_config
 from lockstep.config.model import parse_model_config
-from lockstep.tiny.sizes import Sizes, drafter_config, model_config
 
 torch.set_num_threads(1)
 ROWS, LENGTH = 2, 320

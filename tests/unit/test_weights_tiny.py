@@ -11,17 +11,17 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+from checkpoints import Sizes, make_tiny
+from checkpoints.layout import drafter_slots, model_slots
+from checkpoints.sizes import SPECIAL_TOKENS
 from lockstep.config.drafter import read_drafter_config
 from lockstep.config.generation import read_generation_config
 from lockstep.kernels.exl3 import Exl3Matrix, decode_outer
-from lockstep.tiny import Sizes, make_tiny
-from lockstep.tiny.layout import drafter_slots, model_slots
-from lockstep.tiny.sizes import SPECIAL_TOKENS
 from lockstep.weights import Checkpoint, TensorSource
 
 torch.set_num_threads(1)
 EMBEDDED = Path(__file__).parents[2] / "embedded"
-TEMPLATE = Path(__file__).parents[2] / "engine" / "lockstep" / "tiny" / "chat_template.jinja"
+TEMPLATE = Path(__file__).parents[2] / "engine" / "checkpoints" / "chat_template.jinja"
 # One sparse layer and the MTP layer with one expert each: six matrices of 128 x 128 keep the search short.
 SMALL = Sizes(hidden=128, layers=4, dense_layers=3, experts=1, experts_per_token=1, drafter_taps=(1, 3), vision_depth=1)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from lockstep.tiny.sizes import HIDDEN_TOKENS, SPECIAL_TOKENS, Sizes
+from checkpoints.sizes import HIDDEN_TOKENS, SPECIAL_TOKENS, Sizes
 
 # Letters with their leading space, single digits, runs of signs, spaces. Single digits make sums and counting learnable.
 _PIECES = r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"

@@ -16,12 +16,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from checkpoints.layout import Slot, drafter_slots, model_slots
+from checkpoints.sizes import Sizes, drafter_config, generation_config, model_config, processor_config
+from checkpoints.tokenizer import tokenizer_config
 from lockstep.config.drafter import parse_drafter_config
 from lockstep.config.model import parse_model_config
 from lockstep.kernels.exl3 import MULTIPLIERS, Exl3Matrix
-from lockstep.tiny.layout import Slot, drafter_slots, model_slots
-from lockstep.tiny.sizes import Sizes, drafter_config, generation_config, model_config, processor_config
-from lockstep.tiny.tokenizer import tokenizer_config
 from lockstep.weights.exl3_encode import encode_matrix
 
 CODEBOOK, BITS = "mcg", 4
@@ -48,7 +48,7 @@ def write_checkpoint(directory: Path, size: Sizes, tokenizer: str, draw: Draw, d
     _write_json(directory / "tokenizer_config.json", tokenizer_config(size))
     _write_json(directory / "drafter" / "config.json", drafter_config(size))
     (directory / "tokenizer.json").write_text(tokenizer, encoding="utf-8")
-    template = files("lockstep.tiny").joinpath("chat_template.jinja").read_text(encoding="utf-8")
+    template = files("checkpoints").joinpath("chat_template.jinja").read_text(encoding="utf-8")
     (directory / "chat_template.jinja").write_text(template, encoding="utf-8")
     write_manifest(directory, seed)
 

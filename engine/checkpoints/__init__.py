@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lockstep.tiny.corpus import corpus
-from lockstep.tiny.layout import Slot
-from lockstep.tiny.sizes import Sizes
-from lockstep.tiny.tokenizer import train_tokenizer
-from lockstep.tiny.writer import generator, write_checkpoint
+from checkpoints.corpus import corpus
+from checkpoints.layout import Slot
+from checkpoints.sizes import Sizes
+from checkpoints.tokenizer import train_tokenizer
+from checkpoints.writer import generator, write_checkpoint
 
 __all__ = ["Sizes", "make_tiny"]
 
