@@ -19,8 +19,7 @@ from recipe.adapters import host as facts
 from recipe.checks import platform as platform_check
 from recipe.checks import venv
 
-NOBODY_THERE = "http://127.0.0.1:9"
-NO_DRAFTER = {"HF_ENDPOINT": NOBODY_THERE, "DFLASH2_FREE_GIB": "0", "HF_HUB_DOWNLOAD_TIMEOUT": "1"}
+NO_DRAFTER = {"OFFLINE": "1", "DFLASH2_FREE_GIB": "0"}
 
 
 @pytest.fixture
