@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from recipe import container
@@ -18,6 +18,7 @@ from recipe.settings import SETTINGS
 # What a server process gets from the caller's environment; everything else stays outside.
 PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
+MODEL, KERNELS, INSIDE_PYTHON = "{model}", "{kernels}", "/opt/engine/bin/python"
 INSIDE_MODEL, INSIDE_DRAFTER, INSIDE_LOGS, INSIDE_KEY, INSIDE_KERNELS = "/model", "/drafter", "/logs", "/key", "/kernels"
 INSIDE_SPILL = "/spill"
 # On GPUs: one host, no fabric, and devices numbered as the driver's tool numbers them.
@@ -40,28 +41,57 @@ def process_launch(config: Config, build: str, python: Path, environment: Mappin
     return _launch(config, build, argv, {**own, **OFFLINE, **seen, **engine_variables(config)})
 
 
+def work_launch(config: Config, build: str, python: Path | None, words: Sequence[str], environment: Mapping[str, str]) -> Launch:
+    """One more command of the engine on the GPUs, without a network: MODEL and KERNELS in `words` are places. No `python`: a container."""
+    if python is not None:
+        own = process_launch(config, build, python, environment)
+        places = {MODEL: config.text("MODEL_DIR"), KERNELS: str(config.folder("KERNEL_CACHE") / build)}
+        return dataclasses.replace(own, argv=(str(python), *_placed(words, places)), name=words[0])
+    entry = container.Flag(("--entrypoint", INSIDE_PYTHON), "entrypoint", [INSIDE_PYTHON])
+    offline = container.Flag(("--network", "none"), "network_mode", "none")
+    flags = [*_box(config, build, f"{config.text('CONTAINER_NAME')}-work", environment), offline, entry]
+    image, command = f"{config.text('IMAGE')}:{build}", _placed(words, {MODEL: INSIDE_MODEL, KERNELS: INSIDE_KERNELS})
+    made = _launch(config, build, container.argv(flags, image, command), {})
+    own = {"image": image, "command": command, "options": container.options(flags), "container": f"{made.container}-work", "name": words[0]}
+    return dataclasses.replace(made, **own)
+
+
+def _placed(words: Sequence[str], places: Mapping[str, str]) -> tuple[str, ...]:
+    for mark, place in places.items():
+        words = [word.replace(mark, place) for word in words]
+    return ("-m", "lockstep", *words)
+
+
+def _box(config: Config, build: str, name: str, environment: Mapping[str, str]) -> list[container.Flag]:
+    """What every container of the engine gets, and what it is denied."""
+    user = "0:0" if containers.is_rootless(environment) else f"{os.getuid() or container.NOBODY}:{os.getgid() or container.NOBODY}"
+    flags = [
+        *container.common(name, RUN, user, str(config.root / "docker/seccomp.json")),
+        container.memory(32 if config.gpus() else 1),
+        *container.gpus(visible(config, environment)),
+        container.mount(config.text("MODEL_DIR"), INSIDE_MODEL),
+        *(container.variable(name, value) for name, value in (OFFLINE | {"HOME": "/tmp"} | engine_variables(config)).items()),
+    ]
+    if config.gpus():
+        flags.append(container.mount(str(config.folder("KERNEL_CACHE") / build), INSIDE_KERNELS, is_writable=True))
+        flags += [container.variable(name, f"{INSIDE_KERNELS}/{name}") for name in ("TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR")]
+    return flags
+
+
 def container_launch(config: Config, build: str, environment: Mapping[str, str]) -> Launch:
     """The engine as a container: nothing writable but the run folder, /tmp, kernel cache and spilled states; no capability, private IPC."""
     has_key = bool(_key_file(config))
     lent_key = str(config.folder("STATE_DIR") / "lent-key") if has_key else ""
-    user = "0:0" if containers.is_rootless(environment) else f"{os.getuid() or container.NOBODY}:{os.getgid() or container.NOBODY}"
     is_bridge = config.text("NETWORK") == "bridge"
     flags = [
-        *container.common(config.text("CONTAINER_NAME"), RUN, user, str(config.root / "docker/seccomp.json")),
+        *_box(config, build, config.text("CONTAINER_NAME"), environment),
         container.network(host=config.text("HOST"), port=config.number("PORT"), is_bridge=is_bridge),
-        container.memory(32 if config.gpus() else 1),
-        *container.gpus(visible(config, environment)),
-        container.mount(config.text("MODEL_DIR"), INSIDE_MODEL),
         container.mount(RUN, INSIDE_LOGS, is_writable=True),
-        *(container.variable(name, value) for name, value in (OFFLINE | {"HOME": "/tmp"} | engine_variables(config)).items()),
     ]
     if config.text("DRAFTER") == "dflash2":
         flags.append(container.mount(config.text("DFLASH2_DIR"), INSIDE_DRAFTER))
     if has_key:
         flags.append(container.mount(lent_key, INSIDE_KEY))
-    if config.gpus():
-        flags.append(container.mount(str(config.folder("KERNEL_CACHE") / build), INSIDE_KERNELS, is_writable=True))
-        flags += [container.variable(name, f"{INSIDE_KERNELS}/{name}") for name in ("TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR")]
     if config.number("SPILL_GIB"):
         flags.append(container.mount(config.text("SPILL_DIR"), INSIDE_SPILL, is_writable=True))
     places = {"model": INSIDE_MODEL, "drafter": INSIDE_DRAFTER, "key": INSIDE_KEY if has_key else "", "spill": INSIDE_SPILL}

@@ -122,4 +122,4 @@ def test_a_comment_in_a_script_builds_no_image_anew(host: GpuHost) -> None:
     done = host.box.run("prepare", **host.settings)
     assert done.returncode == 0, done.stderr
     assert "[I_READY] Image" in done.stdout
-    assert not (host.place / "asked.jsonl").exists()
+    assert host.asked("POST /build") == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shutil
 import signal
@@ -49,7 +50,7 @@ def run(argv: Sequence[str], environment: Mapping[str, str], *, log: Path, on_ti
     """Run a command to its end, its output appended to `log`; returns its status (127: not installed).
 
     It gets its own process group, and an interrupt of this program ends the whole group, so that no half of it works on.
-    `on_tick` is called about once a second meanwhile.
+    The kernel asks it to end where this program is killed. `on_tick` is called about once a second meanwhile.
     """
     with log.open("ab") as output:
         output.write(f"$ {' '.join(argv)}\n".encode())
@@ -62,6 +63,7 @@ def run(argv: Sequence[str], environment: Mapping[str, str], *, log: Path, on_ti
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=_end_with_parent,
             )
         except FileNotFoundError:
             output.write(f"{argv[0]}: not found\n".encode())
@@ -71,6 +73,13 @@ def run(argv: Sequence[str], environment: Mapping[str, str], *, log: Path, on_ti
         except BaseException:
             _end_group(process)
             raise
+
+
+_LIBC, _PR_SET_PDEATHSIG = ctypes.CDLL(None), 1
+
+
+def _end_with_parent() -> None:
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _wait(process: subprocess.Popen[bytes], on_tick: Callable[[], None]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +22,13 @@ class Runtime(Protocol):
 
     def start(self, launch: Launch, folder: Path) -> Identity | None:
         """Start it, output into `folder`. Raises Failure E_START."""
+        ...
+
+    def work(self, launch: Launch, folder: Path, log: Path, limit_s: float, tell: Callable[[], None]) -> int | None:
+        """Carry a command out, output into `log`, `tell` called meanwhile; its exit status, None if it was ended after `limit_s` seconds.
+
+        Leaves nothing running. Raises Failure E_START.
+        """
         ...
 
     def status(self, record: Record) -> Status:

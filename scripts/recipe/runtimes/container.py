@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from failure import Failure
@@ -17,6 +18,7 @@ from recipe.record import RUN, Launch, Record
 from recipe.runtimes import RUNNING, SLACK_S, Status
 
 LOG = "docker.log"
+POLL_S = 0.5
 
 
 class ContainerRuntime:
@@ -52,6 +54,26 @@ class ContainerRuntime:
                     needed="files that everybody may read, as a start by root gives the server no rights",
                     remedy=f"chmod -R a+rX {shlex.quote(str(source))}, or start as the files' owner",
                 )
+
+    def work(self, launch: Launch, folder: Path, log: Path, limit_s: float, tell: Callable[[], None]) -> int | None:
+        name, until = launch.container, time.monotonic() + limit_s
+        try:
+            seen = containers.look(name)
+            if seen is not None and container.RUN_LABEL in seen.labels:
+                # Of a start that was killed.
+                containers.remove(name, log)
+            self.start(launch, folder)
+            try:
+                while (seen := containers.look(name)) is not None and seen.is_running:
+                    if time.monotonic() > until:
+                        return None
+                    tell()
+                    time.sleep(POLL_S)
+                return None if seen is None else seen.status
+            finally:
+                containers.remove(name, log)
+        except DockerFault as error:
+            raise Failure("E_START", found=f"container {name}: {error}", needed="a container that does its work") from error
 
     def status(self, record: Record) -> Status:
         try:

@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from failure import Failure
@@ -43,6 +44,19 @@ class ProcessRuntime:
                 "E_START", found=f"{launch.argv[0]} cannot be run: {error.strerror}", needed="the engine as the image step built it"
             ) from error
         return kernel.identify(pid)
+
+    def work(self, launch: Launch, folder: Path, log: Path, limit_s: float, tell: Callable[[], None]) -> int | None:
+        until = time.monotonic() + limit_s
+
+        def tick() -> None:
+            if time.monotonic() > until:
+                raise TimeoutError
+            tell()
+
+        try:
+            return process.run(launch.argv_in(folder), self._environment(launch, folder), log=log, on_tick=tick)
+        except TimeoutError:
+            return None
 
     def status(self, record: Record) -> Status:
         if record.identity is None:

@@ -31,11 +31,7 @@ class ServeStep:
         start = Act(runtimes.of(self.launch).line(self.launch, shown), self._start)
         grace_s = self._job.config.number("STOP_TIMEOUT")
         give_way = Task(f"let the running server finish for at most {grace_s} s, end it, pack its logs", self._give_way)
-        room = (
-            [Task("wait until the GPUs' memory is given back", self._await_gpus)]
-            if self.old is not None and self._job.config.gpus()
-            else []
-        )
+        room = [Task("wait until the GPUs' memory is given back", self._await_gpus)] if self._job.config.gpus() else []
         return (*((give_way,) if self.old is not None else ()), *room, Task(f"make the run folder {shown}", lambda: None), start)
 
     def run(self) -> None:

@@ -20,10 +20,10 @@ from recipe.plan import Step
 from recipe.record import Launch, Record
 from recipe.settings import EMBEDDED
 from recipe.steps.checks import ChecksStep, licence_of
+from recipe.steps.devices import DevicesStep
 from recipe.steps.image import DockerImage, Image, ProcessImage
 from recipe.steps.serve import ServeStep
 from recipe.steps.smoke import SmokeStep
-from recipe.steps.tune import TuneStep
 from recipe.steps.weights import DRAFTER, PublishedWeights, ShippedWeights, snapshots
 
 STEPS = 6
@@ -120,12 +120,18 @@ def _preparation(job: Job, old: Record | None, *, serves: bool) -> Preparation:
     weights = ShippedWeights(job) if config.text("PROFILE") == EMBEDDED else PublishedWeights(job, host_tools)
     if config.text("RUNTIME") == "docker":
         image: Image = DockerImage(job, pin, host_tools)
+        python = None
         launch = launching.container_launch(config, image.digest, job.environment)
     else:
         image = built = ProcessImage(job, pin, host_tools)
-        launch = launching.process_launch(config, image.digest, built.python, job.environment)
+        launch, python = launching.process_launch(config, image.digest, built.python, job.environment), built.python
     checks = checks_of(job, host_tools, old, lambda: _wants(job, image, host_tools), serves=serves)
-    return Preparation(checks, (checks, image, weights, TuneStep(job)), launch, image)
+
+    def work(words: Sequence[str]) -> Launch:
+        return launching.work_launch(config, image.digest, python, words, job.environment)
+
+    devices = DevicesStep(job, work, image.digest, served=old is not None and old.launch.settings.get("GPUS", "none") != "none")
+    return Preparation(checks, (checks, image, weights, devices), launch, image)
 
 
 def checks_of(job: Job, host_tools: Environment, old: Record | None, wants: Callable[[], Sequence[Want]], *, serves: bool) -> ChecksStep:
