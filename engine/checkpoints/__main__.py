@@ -1,4 +1,4 @@
-"""`python -m checkpoints tiny DIRECTORY`: writes a checkpoint and ends. Parses and hands over; decides nothing."""
+"""`python -m checkpoints tiny DIRECTORY` or `.. synthetic DIRECTORY`: writes a checkpoint and ends. Parses and hands over; decides nothing."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ def main(argv: list[str] | None = None) -> int:
     tiny.add_argument("directory", type=Path)
     tiny.add_argument("--seed", type=int, default=20260101)
     tiny.set_defaults(run=_tiny)
+    synthetic = commands.add_parser("synthetic", help="random words in any number of layers, to time and to load", allow_abbrev=False)
+    synthetic.add_argument("directory", type=Path)
+    synthetic.add_argument(
+        "--shapes", choices=("one-of-two", "embedded"), default="one-of-two", help="widths: a rank of two's, or the toy's"
+    )
+    synthetic.add_argument("--layers", type=int, default=6, metavar="N")
+    synthetic.add_argument("--device", default="cpu", help="where values are drawn: cpu or cuda")
+    synthetic.add_argument("--seed", type=int, default=20260101)
+    synthetic.set_defaults(run=_synthetic)
     parsed = parser.parse_args(argv)
     return parsed.run(parsed)
 
@@ -23,6 +32,13 @@ def _tiny(parsed: argparse.Namespace) -> int:
     from checkpoints import make_tiny
 
     make_tiny(parsed.directory, parsed.seed)
+    return 0
+
+
+def _synthetic(parsed: argparse.Namespace) -> int:
+    from checkpoints.synthetic import make_synthetic
+
+    make_synthetic(parsed.directory, parsed.shapes, parsed.layers, parsed.device, parsed.seed)
     return 0
 
 
