@@ -7,7 +7,8 @@ from functools import reduce
 
 import pytest
 
-from fixtures.schemas import is_valid, schema_of, spell
+from fixtures.fronts import TOKENIZER
+from fixtures.schemas import backend, is_valid, schema_of, spell
 from lockstep.grammar.formats import any_object, json_form
 from lockstep.grammar.keywords import SchemaError
 from lockstep.grammar.schema import enforceable
@@ -102,6 +103,23 @@ def test_what_is_enforced_takes_what_fits_and_nothing_else(schema: dict, good: s
     assert is_valid(schema, good)
     assert spell(form, good)
     assert not spell(form, bad)
+
+
+@pytest.mark.parametrize("pattern", ['a"b', r"a\\\\b", r"[\\\\]", '["]', r"\n", r"[\t]", r"\x22", r"\u0022", "a\tb", r"\x0a", r"\u{22}"])
+def test_a_pattern_that_asks_for_what_json_escapes_is_refused(pattern: str):
+    with pytest.raises(SchemaError, match="`pattern` at `s`"):
+        enforceable({"type": "string", "pattern": pattern}, "s")
+
+
+@pytest.mark.parametrize("schema", [
+    {"type": "string", "maxLength": 3}, {"type": "string", "minLength": 1}, {"type": "string", "pattern": r'[^"\\]*'}, {"type": "string"},
+    {"type": "string", "pattern": r"\s.\W"}, {"type": "string", "pattern": "[ -~]+"}, {"type": "string", "pattern": r"\.\/\D"},
+])  # fmt: skip
+def test_texts_inside_json_hold_no_bare_control_character(schema: dict):
+    matcher = backend().matcher(backend().compile(json_form(schema, "s")))
+    assert matcher.accept(TOKENIZER.encode('"')[0])
+    allowed = matcher.allowed()
+    assert not [token for token in range(TOKENIZER.size) if allowed[token] and any(byte < 32 for byte in TOKENIZER.token_bytes(token))]
 
 
 def test_deep_and_large_schemas_are_refused_before_they_are_compiled():

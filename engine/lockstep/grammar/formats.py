@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lockstep.grammar.keywords import Schema, inside_json
 from lockstep.grammar.protocol import Form
 from lockstep.grammar.schema import enforceable
 
@@ -17,9 +18,9 @@ def json_form(schema: Any, where: str) -> Form:
     return plain_json(enforceable(schema, where))
 
 
-def plain_json(schema: Any) -> Form:
+def plain_json(schema: Schema) -> Form:
     """A JSON value of a schema in the words of `grammar.schema`."""
-    return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": MAX_BLANKS}
+    return {"type": "json_schema", "json_schema": inside_json(schema), "max_whitespace_cnt": MAX_BLANKS}
 
 
 def any_object() -> Form:

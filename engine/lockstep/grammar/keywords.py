@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, NoReturn
 
 from lockstep.grammar.protocol import GrammarError
@@ -39,6 +40,11 @@ UNENFORCED: dict[str, Any] = {
 }  # fmt: skip
 COUNTS = {"minItems": MAX_ITEMS, "maxItems": MAX_ITEMS, "minLength": MAX_LENGTH, "maxLength": MAX_LENGTH, "minProperties": MAX_ITEMS,
            "maxProperties": MAX_ITEMS}  # fmt: skip
+
+# Characters that stand for themselves inside JSON's quotes, and ways to ask for others outside a class that excludes them.
+_PLAIN = r'[^"\\\x00-\x1f]'
+_NOT_THESE = re.compile(r"\[\^(?:\\.|[^\]\\])*\]")
+_ESCAPED = re.compile(r'["\x00-\x1f]|\\[\\ntrfv0c]|\\x(?:[01]|22|5[cC])|\\u(?:\{|00(?:[01]|22|5[cC]))')
 
 Schema = dict[str, Any]
 
@@ -102,15 +108,36 @@ def listed(said: Schema, path: str) -> Schema:
 
 
 def string_part(own: Schema, path: str) -> Schema:
+    """What a schema says of texts."""
     if len(own) > 1 and set(own) != {"minLength", "maxLength"}:
         refuse(sorted(own)[-1], path, f"cannot be enforced together with `{sorted(own)[0]}`")
-    if "pattern" in own and (not isinstance(own["pattern"], str) or len(own["pattern"]) > MAX_LENGTH):
-        refuse("pattern", path, f"is no text of at most {MAX_LENGTH} characters")
+    if "pattern" in own:
+        if not isinstance(own["pattern"], str) or len(own["pattern"]) > MAX_LENGTH:
+            refuse("pattern", path, f"is no text of at most {MAX_LENGTH} characters")
+        if _ESCAPED.search(_NOT_THESE.sub("", own["pattern"])):
+            refuse("pattern", path, "names a quote, a backslash or a control character, which JSON writes as escapes")
     if "format" in own and own["format"] not in FORMATS:
         refuse("format", path, f"is none of {', '.join(sorted(FORMATS))}")
     if own.get("minLength", 0) > own.get("maxLength", MAX_LENGTH):
         refuse("minLength", path, "is more than `maxLength`")
     return own
+
+
+def inside_json(part: Schema) -> Schema:
+    """`part`, an enforceable schema, for texts between JSON's quotes: lengths as a pattern, for the library's let control characters in."""
+    if part.get("type") == "string" and ("minLength" in part or "maxLength" in part):
+        return {"type": "string", "pattern": f"{_PLAIN}{{{part.get('minLength', 0)},{part.get('maxLength', '')}}}"}
+    found = dict(part)
+    for word in ("properties", "$defs"):
+        if word in part:
+            found[word] = {name: inside_json(one) for name, one in part[word].items()}
+    for word in ("anyOf", "prefixItems"):
+        if word in part:
+            found[word] = [inside_json(one) for one in part[word]]
+    for word in ("items", "additionalProperties"):
+        if isinstance(part.get(word), dict):
+            found[word] = inside_json(part[word])
+    return found
 
 
 def number_part(own: Schema, kind: str, path: str) -> Schema:
