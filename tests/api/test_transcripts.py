@@ -71,7 +71,8 @@ CHAT: dict[str, Fields] = {
     "two choices": {"seed": 1, "n": 2},
     "logprobs": {"seed": 1, "logprobs": True, "top_logprobs": 2},
     "going on with the assistant's words": {
-        "seed": 1, "messages": [*HI, {"role": "assistant", "content": "Well"}], "extra_body": {"continue_final_message": True, "return_token_ids": True},
+        "seed": 1, "messages": [*HI, {"role": "assistant", "content": "Well"}],
+        "extra_body": {"continue_final_message": True, "return_token_ids": True},
     },
     "ids": {"seed": 1, "extra_body": {"return_token_ids": True, "draft": False, "priority": "background", "cache_salt": "s"}},
     "a picture": {"seed": 1, "messages": [{"role": "user", "content": [
@@ -88,12 +89,14 @@ RESPONSES: dict[str, Fields] = {
     "text": {"seed": 1, "instructions": "Be brief."},
     "thinking": {"seed": 2, "reasoning": {"effort": "low"}},
     "a call": {"seed": 3, "tools": [{"type": "function", "name": "get_weather", "parameters": SCHEMA}, {"type": "web_search"}]},
-    "two calls behind a thought": {"seed": 4, "tools": [{"type": "function", **TOOLS[1]["function"]}, {"type": "function", **TOOLS[2]["function"]}],
-                                   "reasoning": {"effort": "high"}},
+    "two calls behind a thought": {
+        "seed": 4, "tools": [{"type": "function", **tool["function"]} for tool in TOOLS[1:3]], "reasoning": {"effort": "high"},
+    },
     "a tool's result": {"seed": 1, "input": _ITEMS},
     "cut by max_output_tokens": {"seed": 2, "max_output_tokens": 1, "reasoning": {"effort": "low"}},
     "nothing said": {"seed": 1, "input": [], "max_output_tokens": 1},
-    "a picture": {"seed": 1, "input": [{"role": "user", "content": [{"type": "input_image", "image_url": f"data:image/png;base64,{PICTURE}"}]}]},
+    "a picture": {"seed": 1, "input": [{"role": "user", "content": [
+        {"type": "input_image", "image_url": f"data:image/png;base64,{PICTURE}"}]}]},
 }  # fmt: skip
 MESSAGES: dict[str, Fields] = {
     "text": {"seed": 1, "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]},

@@ -31,6 +31,9 @@ class BlockWriter:
 
     def feed(self, delta: Delta) -> list[Event]:
         """Events of one delta."""
+        return [event for piece in delta.in_order for event in self._feed(piece)]
+
+    def _feed(self, delta: Delta) -> list[Event]:
         events: list[Event] = []
         pieces: tuple[tuple[Kind, str], ...] = (("thought", delta.reasoning), ("text", delta.content))
         for kind, text in pieces:
@@ -41,12 +44,12 @@ class BlockWriter:
             events += [*self.close(), *self.called(call)]
         return events
 
-    def close(self) -> list[Event]:
-        """End the open block, if there is one."""
+    def close(self, is_last: bool = False) -> list[Event]:
+        """End the open block, if there is one; `is_last` if the reply has ended."""
         if self._kind is None:
             return []
         kind, text, self._kind, self._text = self._kind, self._text, None, ""
-        return self.closed(kind, text)
+        return self.closed(kind, text, is_last)
 
     def _grow(self, kind: Kind, text: str) -> list[Event]:
         events = [] if self._kind else self.opened(kind)
@@ -65,7 +68,7 @@ class BlockWriter:
         """Event of more text."""
         raise NotImplementedError
 
-    def closed(self, kind: Kind, text: str) -> list[Event]:
+    def closed(self, kind: Kind, text: str, is_last: bool) -> list[Event]:
         """Events of the end of a block, which goes to `blocks`."""
         raise NotImplementedError
 
@@ -88,7 +91,7 @@ async def whole_blocks(generation: Generation, writer: BlockWriter) -> JSONRespo
     async with aclosing(generation.deltas()) as deltas:
         async for delta in deltas:
             writer.feed(delta)
-    writer.close()
+    writer.close(is_last=True)
     writer.end()
     return JSONResponse(writer.whole())
 
@@ -102,5 +105,5 @@ async def block_events(generation: Generation, writer: BlockWriter) -> AsyncGene
             opening = False
             if events:
                 yield b"".join(map(named_event, events))
-    closing = [*(writer.begin() if opening else ()), *writer.close(), *writer.end()]
+    closing = [*(writer.begin() if opening else ()), *writer.close(is_last=True), *writer.end()]
     yield b"".join(map(named_event, closing))

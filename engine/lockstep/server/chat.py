@@ -137,6 +137,9 @@ class ChatDialect:
         return [self._chunk({"role": "assistant", "content": ""})]
 
     def pieces(self, delta: Delta) -> list[Choice]:
+        return [choice for piece in delta.in_order for choice in self._pieces(piece)]
+
+    def _pieces(self, delta: Delta) -> list[Choice]:
         named = (("reasoning_content", delta.reasoning), ("content", delta.content))
         texts = [self._chunk({name: text}) for name, text in named if text]
         return texts + [self._chunk({"tool_calls": [{"index": call.index} | _call(call)]}) for call in delta.calls]

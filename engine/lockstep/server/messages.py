@@ -76,7 +76,8 @@ class MessageWriter(BlockWriter):
         self._generation, self._model, self._with_ids = generation, model, with_ids
 
     def begin(self) -> list[Event]:
-        return [{"type": "message_start", "message": self._message(None, None)}]
+        message = self._message(None, None)
+        return [{"type": "message_start", "message": message | {"usage": message["usage"] | {"output_tokens": 0}}}]
 
     def opened(self, kind: Kind) -> list[Event]:
         return [{"type": "content_block_start", "index": len(self.blocks), "content_block": _block(kind, "")}]
@@ -85,7 +86,7 @@ class MessageWriter(BlockWriter):
         delta = {"type": "thinking_delta", "thinking": text} if kind == "thought" else {"type": "text_delta", "text": text}
         return {"type": "content_block_delta", "index": len(self.blocks), "delta": delta}
 
-    def closed(self, kind: Kind, text: str) -> list[Event]:
+    def closed(self, kind: Kind, text: str, is_last: bool) -> list[Event]:
         self.blocks.append(_block(kind, text))
         return [{"type": "content_block_stop", "index": len(self.blocks) - 1}]
 

@@ -94,8 +94,8 @@ class ResponseWriter(BlockWriter):
     def grew(self, kind: Kind, text: str) -> Event:
         return self._event(f"response.{_WORDS[kind]}.delta", **self._at(kind), delta=text, **_logprobs(kind))
 
-    def closed(self, kind: Kind, text: str) -> list[Event]:
-        item = self._item(kind, text, "incomplete" if self._generation.finish_reason == "length" else "completed")
+    def closed(self, kind: Kind, text: str, is_last: bool) -> list[Event]:
+        item = self._item(kind, text, "incomplete" if is_last and self._generation.finish_reason == "length" else "completed")
         events = [
             self._event(f"response.{_WORDS[kind]}.done", **self._at(kind), text=text, **_logprobs(kind)),
             self._event("response.content_part.done", **self._at(kind), part=_part(kind, text)),
@@ -118,7 +118,7 @@ class ResponseWriter(BlockWriter):
         ]
 
     def end(self) -> list[Event]:
-        events = [] if self.blocks else [*self.opened("text"), *self.closed("text", "")]
+        events = [] if self.blocks else [*self.opened("text"), *self.closed("text", "", True)]
         status = "incomplete" if self._generation.finish_reason == "length" else "completed"
         self._reply = self._whole(status)
         self._keep(self._reply)

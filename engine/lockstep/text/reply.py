@@ -6,7 +6,7 @@ The result does not depend on how the ids were cut into rounds. Reasoning ends a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lockstep.text.stops import StopScanner
 from lockstep.text.tokenizer import ByteText, Tokenizer
@@ -15,14 +15,20 @@ from lockstep.text.tools import CallReader, ParsedCall, Step, Tag, ToolCall, Too
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What became complete. Reasoning always precedes content; calls come whole."""
+    """What became complete. Reasoning always precedes content; calls come whole. `pieces` has the order, if there are calls among others."""
 
     reasoning: str = ""
     content: str = ""
     calls: tuple[ToolCall, ...] = ()
+    pieces: tuple[Delta, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.reasoning or self.content or self.calls)
+
+    @property
+    def in_order(self) -> tuple[Delta, ...]:
+        """Itself in pieces of one kind each, or as it is if the order of its fields is that of the reply."""
+        return self.pieces or (self,)
 
 
 def joined(deltas: Iterable[Delta]) -> Delta:
@@ -118,9 +124,9 @@ class ReplyText:
         return self._drain()
 
     def _drain(self) -> Delta:
-        delta = joined(self._out)
+        delta, pieces = joined(self._out), tuple(piece for piece in self._out if piece)
         self._out.clear()
-        return delta
+        return replace(delta, pieces=pieces) if delta.calls and len(pieces) > len(delta.calls) else delta
 
     def _token(self, token: int) -> None:
         if self._reader and self._reader.is_open and self._is_read(self._reader, token):
