@@ -1,0 +1,283 @@
+"""Connections that are many, slow, broken or lying: what they do to others, and to their own next request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import resource
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fixtures.fronts import Front, end_front, rounds, start_front
+
+CHAT = "/v1/chat/completions"
+BODY = {"messages": [{"role": "user", "content": "hi"}]}
+IDLE, STREAMS, SLOTS = 1000, 64, 4
+Serve = Callable[..., Front]
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    script = {"rounds": rounds(*["word "] * 20), "delay_s": 0.002, "slots": SLOTS, "max_queued": STREAMS}
+    front = start_front(tmp_path_factory.mktemp("busy"), script)
+    front.wait_for("/health/ready", 200)
+    yield front
+    end_front(front)
+
+
+def talk(front: Front, *parts: bytes, wait_s: float = 3.0, silence_s: float = 0.5) -> bytes:
+    """Everything a fresh connection answers until it is closed, or silent behind a reply."""
+    with socket.create_connection(("127.0.0.1", front.port)) as connection:
+        connection.settimeout(wait_s)
+        found = bytearray()
+        try:
+            for part in parts:
+                connection.sendall(part)
+                time.sleep(0.02)
+            while data := connection.recv(1 << 16):
+                found += data
+                if bytes(found).endswith((b"}", b"0\r\n\r\n")):
+                    connection.settimeout(silence_s)
+        except (TimeoutError, ConnectionError):
+            pass
+        return bytes(found)
+
+
+def statuses(answer: bytes) -> list[int]:
+    return [int(code) for code in re.findall(rb"HTTP/1\.1 (\d{3}) ", answer)]
+
+
+class Probe:
+    """Asks `/health` from a process of its own, so that nothing of this one is measured. Milliseconds of each answer."""
+
+    CODE = """
+import http.client, json, sys, threading, time
+stop, taken = threading.Event(), []
+threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
+connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]))
+while not stop.is_set():
+    began = time.perf_counter()
+    connection.request("GET", "/health")
+    reply = connection.getresponse()
+    assert reply.status == 200 and reply.read()
+    taken.append((time.perf_counter() - began) * 1e3)
+    time.sleep(0.005)
+print(json.dumps(taken))
+"""
+
+    def __init__(self, port: int) -> None:
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen([sys.executable, "-c", self.CODE, str(port)], stdin=pipe, stdout=pipe, text=True)
+        time.sleep(0.2)
+
+    def end(self) -> list[float]:
+        return json.loads(self._process.communicate()[0])
+
+
+def post_from_a_process(front: Front, path: Path) -> subprocess.Popen[str]:
+    code = """
+import http.client, sys
+connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=60)
+connection.request("POST", sys.argv[2], open(sys.argv[3], "rb"), {"content-type": "application/json"})
+print(connection.getresponse().status)
+"""
+    command = [sys.executable, "-c", code, str(front.port), CHAT, str(path)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+async def crowd(front: Front) -> tuple[list[tuple[asyncio.StreamReader, asyncio.StreamWriter]], list[str]]:
+    """Idle connections that have asked once, then streams at once."""
+    idle = []
+    for _ in range(IDLE):
+        reader, writer = await asyncio.open_connection("127.0.0.1", front.port)
+        writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(re.search(rb"content-length: (\d+)", head)[1]))  # type: ignore[index]
+        idle.append((reader, writer))
+    async with httpx.AsyncClient(base_url=front.url, timeout=60, limits=httpx.Limits(max_connections=None)) as client:
+        replies = await asyncio.gather(*(client.post(CHAT, json=BODY | {"stream": True}) for _ in range(STREAMS)))
+    return idle, [reply.text for reply in replies]
+
+
+def test_a_thousand_idle_connections_and_64_streams_lose_nothing_and_health_stays_quick(busy: Front) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 4096), hard), hard))
+    slowest = []
+
+    async def run() -> None:
+        probe = Probe(busy.port)
+        idle, texts = await crowd(busy)
+        slowest.append(max(probe.end()))
+        assert all(text.endswith("data: [DONE]\n\n") and text.count("word ") == 20 for text in texts)
+        for reader, writer in idle:
+            writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await reader.readline()) == b"HTTP/1.1 200 OK\r\n"
+            writer.close()
+
+    for _ in range(3):
+        asyncio.run(run())
+        if slowest[-1] < 50:
+            break
+    assert min(slowest) < 50, slowest
+    assert busy.http.get("/health").json()["requests_running"] == 0
+
+
+LARGE: dict[str, Any] = {
+    "text": {"messages": [{"role": "user", "content": "hello world <x> 12 or so " * 1_200_000}]},
+    "one word": {"messages": [{"role": "user", "content": "a" * 30_000_000}]},
+    "a picture": {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "data:image/png;base64," + "iVBO" * 7_500_000}]}]},
+    "many values": {"messages": [{"role": "user", "content": "a"}], "metadata": {str(at): at for at in range(1_500_000)}},
+    "many messages": {"messages": [{"role": "user", "content": "a"}] * 700_000},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_thirty_megabytes_do_not_hold_up_health(busy: Front, tmp_path: Path, name: str) -> None:
+    path, slowest = tmp_path / "body.json", []
+    path.write_text(json.dumps(LARGE[name]))
+    for _ in range(4):
+        probe = Probe(busy.port)
+        assert post_from_a_process(busy, path).communicate()[0] == "400\n"
+        slowest.append(max(probe.end()))
+        if slowest[-1] < 50:
+            break
+    assert min(slowest) < 50, slowest
+
+
+GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+PLAIN = json.dumps(BODY).encode()
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+SMUGGLED = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+
+BROKEN: dict[str, bytes] = {
+    "both lengths": HEAD + b"Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
+    "both lengths, turned": HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 6\r\n\r\n0\r\n\r\n" + SMUGGLED,
+    "two lengths": HEAD + b"Content-Length: 2\r\nContent-Length: 50\r\n\r\n{}" + SMUGGLED,
+    "a list of lengths": HEAD + b"Content-Length: 2, 50\r\n\r\n{}" + SMUGGLED,
+    "a signed length": HEAD + b"Content-Length: +2\r\n\r\n{}" + SMUGGLED,
+    "a negative length": HEAD + b"Content-Length: -2\r\n\r\n{}" + SMUGGLED,
+    "a length of 2^64": HEAD + b"Content-Length: 18446744073709551618\r\n\r\n{}" + SMUGGLED,
+    "a length in hexadecimal": HEAD + b"Content-Length: 0x2\r\n\r\n{}" + SMUGGLED,
+    "chunked but not last": HEAD + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n" + SMUGGLED,
+    "chunked in disguise": HEAD + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
+    "a space before the colon": HEAD + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n" + SMUGGLED,
+    "a folded header": HEAD + b"X-A: b\r\n Content-Length: 2\r\n\r\n{}" + SMUGGLED,
+    "a bare line feed in a header": HEAD + b"X-A: b\nContent-Length: 2\r\n\r\n{}" + SMUGGLED,
+    "a null in a header": HEAD + b"X-A: b\0c\r\nContent-Length: 2\r\n\r\n{}" + SMUGGLED,
+    "a chunk of no number": CHUNKED + b"zz\r\n{}\r\n0\r\n\r\n" + SMUGGLED,
+    "a chunk of a negative number": CHUNKED + b"-2\r\n{}\r\n0\r\n\r\n" + SMUGGLED,
+    "a chunk that overflows": CHUNKED + b"fffffffffffffffff\r\n{}\r\n0\r\n\r\n" + SMUGGLED,
+    "a chunk longer than it says": CHUNKED + b"2\r\n{}{}\r\n0\r\n\r\n" + SMUGGLED,
+    "no version": b"GET /health\r\n\r\n" + SMUGGLED,
+    "another protocol": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SMUGGLED,
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
+    "noise": bytes(range(256)) * 8,
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_request_with_two_readings_is_refused_and_what_follows_it_is_never_read(busy: Front, name: str) -> None:
+    answer = talk(busy, BROKEN[name])
+    found = statuses(answer)
+    assert len(found) <= 1, answer
+    assert all(400 <= status < 500 or status == 505 for status in found), answer
+    assert b'"data"' not in answer
+    assert statuses(talk(busy, GET)) == [200]
+
+
+WHOLE: dict[str, tuple[bytes, list[int]]] = {
+    "two in one packet": (GET + GET, [200, 200]),
+    "chunks of one byte": (CHUNKED + b"".join(b"1\r\n%c\r\n" % byte for byte in PLAIN) + b"0\r\n\r\n" + GET, [200, 200]),
+    "chunks with extensions and trailers": (CHUNKED + b"%x;a=b\r\n%s\r\n0\r\nX-T: 1\r\n\r\n" % (len(PLAIN), PLAIN) + GET, [200, 200]),
+    "a body behind GET": (b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello" + GET, [200, 200]),
+    "a body behind DELETE of nothing": (b"DELETE /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello" + GET, [404, 200]),
+    "a body nobody serves": (b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello" + GET, [404, 200]),
+    "a method nobody serves": (b"PATCH /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello" + GET, [405, 200]),
+    "a refused body": (HEAD + b"Content-Length: 5\r\n\r\nhello" + GET, [400, 200]),
+    "an upgrade": (b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", [200]),
+    "an empty line before": (b"\r\n\r\n" + GET, [200]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_odd_but_whole_requests_leave_the_connection_in_step(busy: Front, name: str) -> None:
+    data, wanted = WHOLE[name]
+    assert statuses(talk(busy, data)) == wanted
+
+
+def test_every_cut_of_a_request_into_packets_is_read_the_same(busy: Front) -> None:
+    data = HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(PLAIN), PLAIN) + GET
+    with ThreadPoolExecutor(8) as pool:
+        answers = pool.map(lambda at: talk(busy, data[:at], data[at:]), range(1, len(data), 7))
+    assert {tuple(statuses(answer)) for answer in answers} == {(200, 200)}
+
+
+def test_heads_without_end_are_refused(busy: Front) -> None:
+    for head in (
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"a" * 70_000 + b"\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"a" * 900_000,
+        b"GET /" + b"a" * 900_000,
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + b"X-A: b\r\n" * 200 + b"\r\n",
+    ):
+        answer = talk(busy, head)
+        assert statuses(answer) in ([431], []), answer[:200]
+        assert statuses(talk(busy, GET)) == [200]
+
+
+def test_expect_continue_is_answered_at_once_or_refused_before_the_body(busy: Front) -> None:
+    head = HEAD + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", busy.port)) as connection:
+        connection.settimeout(3)
+        connection.sendall(head % len(PLAIN))
+        assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
+        connection.sendall(PLAIN)
+        assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+    assert statuses(talk(busy, head % (200 << 20))) == [413]
+
+
+def test_who_is_silent_within_a_request_is_let_go_and_nobody_else(tmp_path: Path) -> None:
+    front = start_front(tmp_path, {"rounds": rounds("x")}, HEAD_S=0.5, BODY_SILENCE_S=0.5)
+    try:
+        front.wait_for("/health/ready", 200)
+        for parts in ((), (b"GET /hea",), (b"\r\n",), (GET, b"GE"), (HEAD + b"Content-Length: 100\r\n\r\n{",), (CHUNKED + b"5\r\n{",)):
+            began = time.monotonic()
+            answer = talk(front, *parts, wait_s=5, silence_s=2)
+            assert statuses(answer)[-1] == 408, (parts, answer)
+            assert time.monotonic() - began < 3
+        slow = HEAD + b"Content-Length: %d\r\n\r\n" % len(PLAIN), *(PLAIN[at : at + 1] for at in range(len(PLAIN)))
+        assert statuses(talk(front, *slow)) == [200]
+        with socket.create_connection(("127.0.0.1", front.port)) as connection:
+            connection.settimeout(3)
+            for _ in range(2):
+                connection.sendall(GET)
+                assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+                time.sleep(1.2)
+    finally:
+        end_front(front)
+
+
+def test_one_connection_too_many_is_refused_in_words(tmp_path: Path) -> None:
+    front = start_front(tmp_path, {"rounds": rounds("x")}, MAX_CONNECTIONS=3)
+    try:
+        front.wait_for("/health/ready", 200)
+        held = [socket.create_connection(("127.0.0.1", front.port)) for _ in range(2)]
+        answer = talk(front)
+        assert statuses(answer) == [503]
+        assert b"Retry-After: " in answer
+        for one in held:
+            one.close()
+        time.sleep(0.2)
+        assert statuses(talk(front, GET)) == [200]
+    finally:
+        end_front(front)
