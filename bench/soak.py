@@ -1,7 +1,8 @@
 """200 random clients for five minutes against the embedded checkpoint with a small pool: what they saw, and what they left behind.
 
 `PYTHONPATH=engine:tests python bench/soak.py [--seconds 300] [--clients 200] [--again 60] [--ranks 1]` prints JSON; status 1 if a reply
-differs from the same request alone without drafts, a client saw what it should not, a slot or page is lost, or memory grew.
+differs from the same request alone without drafts, or from the one before a restart, a client saw what it should not, a slot or page is
+lost, or memory grew. Prompt states have room for few in memory, so that they go to disk and come back.
 """
 
 from __future__ import annotations
@@ -13,14 +14,19 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fixtures.fronts import Front, end_front, start_embedded
-from fixtures.soaking import FLAGS, SLOTS, Footprint, Soak, asked_again, footprint, idle, lost_slots
+from fixtures.soaking import FLAGS, SLOTS, Finished, Footprint, Soak, asked_again, footprint, idle, lost_slots
 
 EVERY_S = 5.0
+SPILLING = ("--kept-gib", "0.004", "--spill-gib", "0.1")
+# Longer prompts have whole tiles, so there are states of them.
+KEPT_CHARACTERS = 200
 # Growth of a process behind its first third that counts as none.
 FLAT_MIB = 16.0
 
@@ -31,19 +37,34 @@ def main() -> int:
         parser.add_argument(f"--{name}", type=int, default=default)
     told = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        front = start_embedded(Path(folder), *FLAGS, "--ranks", str(told.ranks))
-        try:
-            front.wait_for("/health/ready", 200, limit_s=120)
-            figures = soak(front, told)
-        finally:
-            end_front(front)
+        flags = (*FLAGS, *SPILLING, "--spill-dir", str(Path(folder) / "spill"), "--ranks", str(told.ranks))
+        finished: list[Finished] = []
+        with serving(Path(folder), flags) as front:
+            figures = soak(front, told, finished)
+            figures["stopped_with"] = front.stop()
+        with serving(Path(folder), flags) as front:
+            long = [one for one in finished if len(one.body["messages"][-1]["content"]) > KEPT_CHARACTERS]
+            again, different, cached = asked_again(front.http, long, told.again, told.seed, kept=True)
+        figures["after_restart"] = {"asked_again": again, "different": different, "cached_tokens": cached}
+        figures["good"] &= not different and bool(cached) and figures["stopped_with"] == 0
     json.dump(figures, sys.stdout, indent=2)
     sys.stdout.write("\n")
     return 0 if figures["good"] else 1
 
 
-def soak(front: Front, told: argparse.Namespace) -> dict[str, Any]:
-    """Figures of one run."""
+@contextmanager
+def serving(folder: Path, flags: tuple[str, ...]) -> Iterator[Front]:
+    """A server that is ready; what is left of it ends with the block."""
+    front = start_embedded(folder, *flags)
+    try:
+        front.wait_for("/health/ready", 200, limit_s=120)
+        yield front
+    finally:
+        end_front(front)
+
+
+def soak(front: Front, told: argparse.Namespace, finished: list[Finished]) -> dict[str, Any]:
+    """Figures of one run; whole replies are added to `finished`."""
     clients = Soak(front.url, told.seed)
     pids = {"front": front.process.pid, "engine": front.engine_pid}
     seen: list[dict[str, Footprint]] = []
@@ -65,7 +86,8 @@ def soak(front: Front, told: argparse.Namespace) -> dict[str, Any]:
     health = idle(front.http)
     lost = lost_slots(front.http, SLOTS)
     idle(front.http)
-    again, different = asked_again(front.http, clients.finished, told.again, told.seed)
+    again, different, _ = asked_again(front.http, clients.finished, told.again, told.seed)
+    finished += clients.finished
     after = idle(front.http)
     early = {name: max(one[name].mib for one in seen[len(seen) // 6 : len(seen) // 3 + 1]) for name in pids}
     growth = {name: round(seen[-1][name].mib - early[name], 1) for name in pids}
@@ -82,7 +104,7 @@ def soak(front: Front, told: argparse.Namespace) -> dict[str, Any]:
         "wrong": clients.wrong[:20],
         "longest_s_by_priority": clients.longest_s,
         "pauses": health["pauses_total"],
-        "kept_hit_tokens": health["kept"]["hit_tokens_total"],
+        "kept": after["kept"],
         "drafted_tokens": health["drafted_total"],
         "accepted_tokens": health["accepted_total"],
         "reply_tokens": health["completion_tokens_total"],

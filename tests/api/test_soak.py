@@ -41,7 +41,7 @@ def test_random_clients_lose_no_slot_no_page_no_bit_and_leave_nothing(front: Fro
     assert told["drafted_total"] > 0
     assert lost_slots(front.http, SLOTS) == 0
     idle(front.http)
-    asked, different = asked_again(front.http, soak.finished, AGAIN, seed=1)
+    asked, different, _ = asked_again(front.http, soak.finished, AGAIN, seed=1)
     assert (asked, different) == (AGAIN, [])
     told = idle(front.http)
     assert told["pool_free_tokens"] == told["pool_tokens"]
