@@ -7,11 +7,11 @@ from embedded.make.layers import Weights
 from embedded.make.weights import gather, group_name
 from torch import Tensor
 
+from checkpoints.exl3_encode import encode_matrix
 from checkpoints.layout import model_slots
 from checkpoints.writer import BITS, CODEBOOK, generator
 from lockstep.config.model import ModelConfig
 from lockstep.kernels.exl3 import Exl3Matrix, decode_outer
-from lockstep.weights.exl3_encode import encode_matrix
 
 PARTS = ("trellis", "suh", "svh")
 

@@ -16,13 +16,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from checkpoints.exl3_encode import encode_matrix
 from checkpoints.layout import Slot, drafter_slots, model_slots
 from checkpoints.sizes import Sizes, drafter_config, generation_config, model_config, processor_config
 from checkpoints.tokenizer import tokenizer_config
 from lockstep.config.drafter import parse_drafter_config
 from lockstep.config.model import parse_model_config
 from lockstep.kernels.exl3 import MULTIPLIERS, Exl3Matrix
-from lockstep.weights.exl3_encode import encode_matrix
 
 CODEBOOK, BITS = "mcg", 4
 MANIFEST = "manifest.json"
