@@ -10,7 +10,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anthropic
 import openai
@@ -154,27 +154,28 @@ class Clients:
 
     def ask(self, kind: str, fields: Fields, stream: bool) -> Any:
         """The reply, or the list of the events of its stream."""
-        fields = dict(fields)
+        fields, openai_client, claude = dict(fields), cast(Any, self.openai), cast(Any, self.anthropic)
         named = {"model": "glm-5.3-flash", "stream": stream}
         if kind in ("responses", "messages"):
             fields["extra_body"] = {"seed": fields.pop("seed")} | fields.get("extra_body", {})
         match kind:
             case "chat":
                 options = {"stream_options": {"include_usage": True}} if stream else {}
-                found = self.openai.chat.completions.create(**{"messages": HI} | named | options | fields)
+                found = openai_client.chat.completions.create(**{"messages": HI} | named | options | fields)
             case "completions":
-                found = self.openai.completions.create(**{"prompt": "hi"} | named | fields)
+                found = openai_client.completions.create(**{"prompt": "hi"} | named | fields)
             case "responses":
-                found = self.openai.responses.create(**{"input": "hi"} | named | fields)
+                found = openai_client.responses.create(**{"input": "hi"} | named | fields)
             case _:
-                found = self.anthropic.messages.create(**{"messages": HI, "max_tokens": 100} | named | fields)
+                found = claude.messages.create(**{"messages": HI, "max_tokens": 100} | named | fields)
         # Choices come side by side: what is told of each is in order, which of them is first is chance.
         return sorted(map(read, found), key=_choice_of) if stream else read(found)
 
     def refusal(self, fields: Fields) -> Any:
         """Class, status and body of what each client raises."""
         told = {}
-        for client, create in (("openai", self.openai.chat.completions.create), ("anthropic", self.anthropic.messages.create)):
+        creates: dict[str, Any] = {"openai": self.openai.chat.completions.create, "anthropic": self.anthropic.messages.create}
+        for client, create in creates.items():
             with pytest.raises((openai.APIStatusError, anthropic.APIStatusError)) as raised:
                 create(**{"model": "glm-5.3-flash", "messages": HI, "max_tokens": 9} | fields)
             told[client] = [type(raised.value).__name__, raised.value.status_code, raised.value.body]

@@ -15,7 +15,7 @@ from lockstep.text.tools import CallReader, ParsedCall, Step, Tag, ToolCall, Too
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What became complete. Reasoning always precedes content; calls come whole. `pieces` has the order, if there are calls among others."""
+    """What became complete. Reasoning always precedes content; calls come whole. `pieces` has the order of calls among others."""
 
     reasoning: str = ""
     content: str = ""
