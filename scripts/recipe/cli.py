@@ -52,6 +52,8 @@ VERBS: dict[str, Verb] = {
         "verbs.verify:verify",
         takes_words=True,
     ),
+    "install-service": Verb("write units for systemd: serve after a boot, and look after it", "verbs.service:install_service", True),
+    "watch": Verb("look once, as the watchdog does; pause and resume say whether it looks", "verbs.service:watch", takes_words=True),
     "support-bundle": Verb("put logs, settings and findings into one archive, without secrets", "verbs.bundle:support_bundle"),
     "uninstall": Verb("remove what this installation made; says how large it is and asks, or --yes", "verbs.uninstall:uninstall", True),
     "completion": Verb("print the completion for Bash: source <(./start.sh completion)", "cli:completion"),

@@ -61,6 +61,14 @@ _ALL = (
     Code("I_STOPPED", "inform", "no server runs"),
     Code("I_RECOVER", "inform", "a server or engine that had died was archived and cleared away"),
     Code("I_CLEANED", "inform", "builds that nothing goes back to were removed"),
+    Code("I_SERVICE", "inform", "units for systemd were written"),
+    Code("I_WATCH", "inform", "what the watchdog saw, or that it is paused"),
+    Code(
+        "W_WATCH",
+        "inform",
+        "the watchdog saw a server that is not well",
+        "./start.sh status says more; watch pause leaves it alone",
+    ),
     Code("I_ARCHIVE", "inform", "logs were packed into an archive"),
     Code(
         "W_SETTING", "inform", "a line of a settings file, or a key, is not used as it may have been meant", "correct the line or key named"
@@ -119,6 +127,7 @@ _ALL = (
         "a Python environment cannot be made",
         "install python3-venv (Debian, Ubuntu: apt-get install python3-venv), then start again",
     ),
+    Code("E_SERVICE", "host", "the units for systemd could not be written, or systemd does not take them", "read what it says of them"),
     Code("E_DOCKER", "docker", "the Docker daemon does not answer", "start the daemon and check the rights on its socket"),
     Code("E_DOCKER_GROUP", "docker", "the Docker daemon's socket is closed to this user for want of its group", "join the group named"),
     Code(

@@ -16,6 +16,8 @@ FORMAT = 2
 RUN = "{run}"
 MARK = "GLM_RECIPE_RUN"
 LIVED, LIVES_KEPT = "lived.json", 2
+# How the watchdog has fared so far.
+COUNTS = "watch.json"
 
 
 @dataclass(frozen=True)

@@ -212,7 +212,7 @@ def _replace(job: Job, launch: Launch, old: Record | None, *, first: int, total:
             _abandon(job, serve)
             if old is not None and not server.is_alive(old):
                 job.ui.failure(failure)
-                _bring_back(job, old)
+                _bring_back(job, old.launch)
                 job.ui.inform("W_ROLLBACK", f"{old.launch.url} is served by the build and the settings of before")
         raise
     except BaseException:
@@ -233,10 +233,21 @@ def _abandon(job: Job, serve: ServeStep) -> None:
         _put_away(job)
 
 
-def _bring_back(job: Job, old: Record) -> None:
-    """Start the server of before from its own record: its build, its settings, its port."""
+def revive(job: Job, launch: Launch) -> int:
+    """Clear away what is left of a server and start it again as it was. The lock is the caller's."""
+    job.put_away_leftover()
+    record = server.find(job.places)
+    if record is not None:
+        packed = server.end(record, job.places, job.config.number("STOP_TIMEOUT"))
+        job.ui.inform("I_RECOVER", f"logs: {packed or 'none were left'}")
+    _bring_back(job, launch)
+    return 0
+
+
+def _bring_back(job: Job, launch: Launch) -> None:
+    """Start a server of before: its build, its settings, its port."""
     again = Job(job.config, job.environment, job.ui, job.verb)
-    serve = ServeStep(again, old.launch, None)
+    serve = ServeStep(again, launch, None)
     try:
         plan.carry_out((serve, _smoke(again, serve)), job.ui, first=5, total=STEPS)
     except BaseException:

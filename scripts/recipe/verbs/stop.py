@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from recipe import lock, server
 from recipe.job import Job
+from recipe.record import COUNTS
 
 
 def stop(job: Job, words: Sequence[str]) -> int:
@@ -16,6 +17,8 @@ def stop(job: Job, words: Sequence[str]) -> int:
         told = f"the server of {record.launch.url} (run {record.run})" if record else "a server, if one runs by then: none does now"
         job.ui.command(f"# let {told} finish for at most {grace_s} s, end it, pack its logs in {job.places.log_dir}")
         return 0
+    # Whoever stops it wants no watchdog to go on trying.
+    (job.places.state_dir / COUNTS).unlink(missing_ok=True)
     if record is None and not job.has_leftover():
         # Nothing to change: no lock and no folder is needed to say so.
         job.ui.inform("I_STOPPED", "no server runs")
