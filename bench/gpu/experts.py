@@ -1,8 +1,8 @@
 """The grouped expert kernel on one GPU at the real shapes of one rank of two: checked, then timed, in one call.
 
-`PYTHONPATH=engine python bench/gpu/experts.py OUT.json` builds random experts on the device, stops with an error if a check fails, then times
-gate/up, down and the whole call inside a CUDA graph over several layers, so that no weight is read twice from the L2 cache. `--tries` also
-times other launch shapes. TB/s count the trellis bytes of the distinct experts of a call.
+`PYTHONPATH=engine python bench/gpu/experts.py OUT.json` builds random experts on the device, stops with an error if a check fails, then
+times gate/up, down and the whole call inside a CUDA graph over several layers, so that no weight is read twice from the L2 cache. `--tries`
+also times other launch shapes. TB/s count the trellis bytes of the distinct experts of a call.
 """
 
 from __future__ import annotations
@@ -230,7 +230,9 @@ class Layers:
             rotated = torch.empty(2, pairs, HIDDEN, dtype=torch.float16, device=DEVICE)
             plan = torch.zeros(1 + grouped.MOST_PAIRS * (2 + grouped.ITEM_ROWS), dtype=torch.int32, device=DEVICE)
             blocks = 1 + pairs * HIDDEN // 128 // 8
-            small["prepare"](blocks, 256, (self.x, chosen, experts.in_suh, rotated, plan, pairs, EXPERTS), grouped.launch_on(DEVICE).overlap)
+            small["prepare"](
+                blocks, 256, (self.x, chosen, experts.in_suh, rotated, plan, pairs, EXPERTS), grouped.launch_on(DEVICE).overlap
+            )
             self.inputs.append(rotated)
             self.plans.append(plan)
         self.own = torch.randn(1, pairs, WIDTH, generator=torch.Generator().manual_seed(rows)).half().to(DEVICE)

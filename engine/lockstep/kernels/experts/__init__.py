@@ -45,6 +45,9 @@ class Exl3Experts:
     scales: host.Scales | None
 
 
+Experts = DenseExperts | Exl3Experts | GroupedExperts
+
+
 def pack_dense(gate: Sequence[Tensor], up: Sequence[Tensor], down: Sequence[Tensor]) -> DenseExperts:
     """From stored weights `[F, D]`, `[F, D]`, `[D, F]` of every expert, in expert order."""
     gate_up = tuple(pack(torch.cat(pair)) for pair in zip(gate, up, strict=True))
@@ -52,7 +55,7 @@ def pack_dense(gate: Sequence[Tensor], up: Sequence[Tensor], down: Sequence[Tens
 
 
 def pack_exl3(gate: Sequence[Exl3Matrix], up: Sequence[Exl3Matrix], down: Sequence[Exl3Matrix]) -> Exl3Experts | GroupedExperts:
-    """Decode the inner weights of every expert, or keep them coded for `grouped`. Raises ValueError if a matrix has a bias: experts have none."""
+    """Decode the inner weights of every expert, or keep them coded for `grouped`. Raises ValueError if a matrix has a bias."""
     if any(matrix.bias is not None for matrix in (*gate, *up, *down)):
         raise ValueError("an expert matrix carries a bias; needed: none")
     if grouped.fits((*gate, *up), down):
@@ -74,7 +77,7 @@ def pack_exl3(gate: Sequence[Exl3Matrix], up: Sequence[Exl3Matrix], down: Sequen
     )
 
 
-def apply(x: Tensor, chosen: Tensor, weights: Tensor, experts: DenseExperts | Exl3Experts | GroupedExperts, limit: float) -> Tensor:
+def apply(x: Tensor, chosen: Tensor, weights: Tensor, experts: Experts, limit: float) -> Tensor:
     """Weighted sum of the chosen experts' clamped SwiGLUs for the first R rows of `x [>= R, D]`, fp32 `[R, D]`.
 
     `chosen [R, k]` int64, `weights [R, k]` fp32; -1 is an expert held elsewhere, which adds nothing here. Which other rows chose the same

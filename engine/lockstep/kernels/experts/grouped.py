@@ -75,7 +75,8 @@ class Shape:
             )
         return {
             "K": self.inputs, "N": self.outputs, "SIDES": self.sides, "SLICES": slices, "WARPS": launch.warps, "BLOCKS": launch.blocks,
-            "STAGES": min(launch.stages, self.inputs // BLOCK // slices), "EXTRACT": launch.extract, "UNROLL": launch.unroll, "EARLY": int(self.sides == 1), "BUFFERS": launch.buffers, "VARIANT": variant, "CODEBOOK": CODEBOOKS.index(codebook),
+            "STAGES": min(launch.stages, self.inputs // BLOCK // slices), "BUFFERS": launch.buffers, "EXTRACT": launch.extract,
+            "UNROLL": launch.unroll, "EARLY": int(self.sides == 1), "VARIANT": variant, "CODEBOOK": CODEBOOKS.index(codebook),
             "MOST_PAIRS": MOST_PAIRS,
         }  # fmt: skip
 
@@ -145,7 +146,10 @@ def placed(x: Tensor) -> Tensor:
 def multiply(
     x: Tensor, plan: Tensor, packed: Tensor, shape: Shape, codebook: str, variant: int = REAL, launch: Launch | None = None
 ) -> Tensor:
-    """Inner products fp32 `[pairs, outputs]` of rotated fp16 inputs `x [sides, pairs, inputs]` in the order of `placed`, each pair with its own expert of `plan`."""
+    """Inner products fp32 `[pairs, outputs]` of rotated fp16 inputs `x [sides, pairs, inputs]` in the order of `placed`.
+
+    Each pair meets its own expert, as `plan` says (see the source).
+    """
     launch = launch or launch_on(x.device)
     kernel = cuda.load(SOURCE, shape.macros(launch, codebook, variant), x.device, {"product": launch.shared_bytes})["product"]
     out = torch.empty(x.shape[1], shape.outputs, dtype=torch.float32, device=x.device)
@@ -174,7 +178,9 @@ def apply(x: Tensor, chosen: Tensor, weights: Tensor, experts: GroupedExperts, l
     small["prepare"](1 + _blocks(pairs, hidden), 256, (x, chosen, experts.in_suh, rotated, plan, pairs, count), launch.overlap)
     inner = multiply(rotated, plan, experts.gate_up, gate_up, experts.codebook, variant)
     own = make(1, pairs, width, dtype=torch.float16)
-    small["activate"](_blocks(pairs, width), 256, (inner, chosen, experts.in_svh, experts.down_suh, own, pairs, count, float(limit)), launch.overlap)
+    small["activate"](
+        _blocks(pairs, width), 256, (inner, chosen, experts.in_svh, experts.down_suh, own, pairs, count, float(limit)), launch.overlap
+    )
     outer = multiply(own, plan, experts.down, down, experts.codebook, variant)
     out = make(rows, hidden, dtype=torch.float32)
     small["combine"](_blocks(rows, hidden), 256, (outer, chosen, weights, experts.down_svh, out, rows), launch.overlap)

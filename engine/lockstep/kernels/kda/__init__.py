@@ -11,7 +11,7 @@ from collections.abc import Sequence as Rows
 from torch import Tensor
 
 from lockstep.kernels import host as host_rows
-from lockstep.kernels.kda import host, ref
+from lockstep.kernels.kda import host, ref, step
 
 TILE_ROWS = 64
 
@@ -43,7 +43,7 @@ def step_window(
         raise ValueError(
             f"state {state.dtype}, active {list(active)}, {base.shape[0]} sequences, out {tuple(out.shape)} do not fit together"
         )
-    (host if host_rows.runs(state) else ref).step_window(state, base, scratch, rows, active, out)
+    (host if host_rows.runs(state) else step if step.runs(state) else ref).step_window(state, base, scratch, rows, active, out)
 
 
 def prompt_tile(state: Tensor, rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:

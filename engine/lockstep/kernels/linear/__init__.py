@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from lockstep.kernels import host as host_rows
-from lockstep.kernels.linear import host, ref
+from lockstep.kernels.linear import host, ref, rows
+from lockstep.kernels.linear.rows import RowMatrix
 
 STEP_ROWS = 8
 MAX_STEP_ROWS = 4 * STEP_ROWS
@@ -50,24 +51,31 @@ def pack(weight: Tensor) -> Packed:
     return Packed(turned, ref.safe_tiles(turned, STEP_ROWS, PROMPT_ROWS))
 
 
-def linear(x: Tensor, packed: Packed) -> Tensor:
+def pack_rows(weight: Tensor) -> Packed | RowMatrix:
+    """As `pack` for `[out, in]`; on a CUDA device in the form our own kernel reads, where the shape allows."""
+    return rows.of_plain(weight) or pack(weight)
+
+
+def linear(x: Tensor, packed: Packed | RowMatrix) -> Tensor:
     """`x [R, in]` (or `[R, heads, in]`) times the weight, `[R, out]` (`[R, heads, out]`), in x's type; sums in fp32 or wider.
 
     R is 1 to 32 (step path, run in tiles of 8) or exactly 64 (prompt tile); else ValueError.
     """
-    rows = x.shape[0]
+    if isinstance(packed, RowMatrix):
+        return rows.linear(x, packed)
+    count = x.shape[0]
     if host_rows.runs(x):
         values = host_rows.array(x)
         if values.ndim == 2:
             return host_rows.tensor(host.linear(values, packed))
-        if 0 < rows <= MAX_STEP_ROWS:
+        if 0 < count <= MAX_STEP_ROWS:
             return host_rows.tensor(host.head_linear(values, packed.weight))
-    padded, tile = packed.call(rows)
-    if padded > rows:
+    padded, tile = packed.call(count)
+    if padded > count:
         # exact: rows do not see each other, so the rows behind may hold what the last call left there.
         held, part = _spare.rows(padded, x)
         part.copy_(x)
-        return _product(held, packed, tile)[:rows]
+        return _product(held, packed, tile)[:count]
     return _product(x, packed, tile)
 
 

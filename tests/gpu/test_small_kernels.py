@@ -1,0 +1,90 @@
+"""Kernels between the products, on a CUDA device: values of the plain forms, and rows that do not see each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from lockstep.kernels import hyper_connection, kda, rms_norm
+from lockstep.kernels.hyper_connection import ref as plain_sites
+from lockstep.kernels.kda import ref as plain_kda
+from lockstep.kernels.linear import linear
+from lockstep.kernels.rms_norm import ref as plain_norms
+
+pytestmark = pytest.mark.gpu
+BF16 = torch.bfloat16
+
+
+def draw(*size: int, seed: int = 0, kind: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*size, generator=torch.Generator().manual_seed(seed + sum(size))).to("cuda", kind)
+
+
+def near(found: Tensor, wanted: Tensor, limit: float) -> bool:
+    return float((found.double() - wanted.double()).norm() / wanted.double().norm()) < limit
+
+
+def rows_alone(run: Callable[[slice], Tensor], rows: int = 32) -> None:
+    whole = run(slice(0, rows))
+    for count in (1, 2, 3, 7, 8, 13, 16, 31):
+        for first in {0, (rows - count) // 2, rows - count}:
+            part = slice(first, first + count)
+            assert torch.equal(run(part), whole[part]), f"{count} rows from {first}"
+
+
+@pytest.mark.parametrize("width", [64, 128, 256, 512, 1536, 4096])
+def test_norms(width: int):
+    x, weight = draw(32, width, kind=BF16), 1 + draw(width, seed=1, kind=BF16)
+    assert near(rms_norm.rms_norm(x, weight, 1e-5), plain_norms.rms_norm(x, weight, 1e-5), 2e-3)
+    rows_alone(lambda part: rms_norm.rms_norm(x[part], weight, 1e-5))
+    y, gate = draw(32, 4, width), draw(32, 4, width, seed=2, kind=BF16)
+    found = rms_norm.gated_rms_norm(y, weight.float(), gate, 1e-5)
+    assert near(found, plain_norms.gated_rms_norm(y, weight.float(), gate, 1e-5), 2e-3)
+    rows_alone(lambda part: rms_norm.gated_rms_norm(y[part], weight.float(), gate[part], 1e-5))
+
+
+@pytest.mark.parametrize("width", [256, 4096])
+def test_hyper_connections(width: int):
+    fn, scale, base = draw(24, 4 * width) * (4 * width) ** -0.5, 1 + draw(3), draw(24, seed=3)
+    site = hyper_connection.site(fn, scale, base, 1e-6, 1e-5, 20)
+    streams, branch = draw(32, 4, width, kind=BF16), draw(32, width, kind=BF16)
+    flat = streams.flatten(1).float()
+    y = torch.addcmul(site.base, linear(flat, site.fn) * plain_norms.inverse_rms(flat, 1e-5), site.scale)
+    found = hyper_connection.split(streams, site)
+    for mine, theirs in zip(found, plain_sites.split(streams, y, site), strict=True):
+        assert near(mine, theirs, 4e-3)
+    merged = hyper_connection.merge(streams, branch, *found[1:])
+    assert near(merged, plain_sites.merge(streams, branch, *found[1:]), 4e-3)
+    for index in range(3):
+        rows_alone(lambda part, index=index: hyper_connection.split(streams[part], site)[index])
+    rows_alone(lambda part: hyper_connection.merge(streams[part], branch[part], found[1][part], found[2][part]))
+
+
+@pytest.mark.parametrize(("heads", "width"), [(4, 32), (32, 128)])
+def test_windows_of_the_delta_rule(heads: int, width: int):
+    active = (3, 3, 2, 1)
+    rows = sum(active)
+    q, k, v = (draw(rows, heads, width, seed=seed) for seed in (1, 2, 3))
+    given = (
+        q * width**-1,
+        k / k.norm(dim=-1, keepdim=True),
+        v,
+        -5 * torch.rand(rows, heads, width, device="cuda"),
+        torch.rand(rows, heads, 1, device="cuda"),
+    )
+    start, base, scratch = draw(8, heads, width, width), torch.tensor([0, 2, 4], device="cuda"), torch.tensor([1, 3, 5], device="cuda")
+
+    def run(step: Callable[..., None], which: list[int], steps: tuple[int, ...], pick: list[int]) -> tuple[Tensor, Tensor]:
+        state, out = start.clone(), torch.full((len(pick), heads, width), torch.nan, device="cuda")
+        step(state, base[which], scratch[which], tuple(part[pick] for part in given), steps, out)
+        return state, out
+
+    state, out = run(kda.step_window, [0, 1, 2], active, list(range(rows)))
+    plain_state, plain_out = run(plain_kda.step_window, [0, 1, 2], active, list(range(rows)))
+    assert near(state, plain_state, 1e-6)
+    assert near(out, plain_out, 1e-6)
+    lone_state, lone_out = run(kda.step_window, [1], (1, 1, 1), [1, 4, 7])
+    assert torch.equal(lone_out, out[[1, 4, 7]])
+    assert torch.equal(lone_state[3], state[3])
