@@ -2,7 +2,6 @@
 
 import os
 import pwd
-import time
 from pathlib import Path
 
 import pytest
@@ -100,12 +99,10 @@ def test_a_way_across_two_processors_is_told(gpus: FakeGpus) -> None:
 def test_a_program_on_a_gpu_is_named_with_number_and_owner(gpus: FakeGpus, tmp_path: Path) -> None:
     owner = pwd.getpwuid(os.geteuid()).pw_name
     gpus.programs((1, os.getpid(), 2048))
-    began = time.monotonic()
-    finding = wait_for_gpus(job(gpus, tmp_path))
+    finding = wait_for_gpus(job(gpus, tmp_path, GPU_WAIT_TIMEOUT="3600"))
     assert finding is not None
     assert finding.code == "E_GPU_BUSY"
     assert f"(process {os.getpid()} of {owner}), 2048 MiB" in finding.found
-    assert time.monotonic() - began < 2
 
 
 def test_memory_that_an_ended_program_has_not_given_back_is_waited_for(gpus: FakeGpus, tmp_path: Path) -> None:
