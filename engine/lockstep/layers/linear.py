@@ -13,7 +13,7 @@ from torch import Tensor
 from lockstep.kernels import fp8
 from lockstep.kernels.coded import CodedMatrix, Fp8Matrix, Q4Matrix
 from lockstep.kernels.exl3 import Exl3Matrix, rotate_input, rotate_output
-from lockstep.kernels.linear import Packed, linear, pack
+from lockstep.kernels.linear import Packed, RowMatrix, linear, pack, pack_rows, rows
 from lockstep.layers.params import Matrix, Params
 
 
@@ -51,23 +51,26 @@ class CodedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """`[R, k]` to `[R, n]` in x's type, rounded once."""
-        rows = x.float()
-        return linear(fp8.rounded(rows) if self.rounds_input else rows, self.weight).to(x.dtype)
+        given = x.float()
+        return linear(fp8.rounded(given) if self.rounds_input else given, self.weight).to(x.dtype)
 
 
 class Linear:
     """One or more matrices over the same input; outputs side by side. Neighbours of one kind are one product, EXL3 apart."""
 
     def __init__(self, matrices: Sequence[Matrix]) -> None:
-        self.parts: list[Packed | Exl3Linear | CodedLinear] = []
+        self.parts: list[Packed | RowMatrix | Exl3Linear | CodedLinear] = []
         for kind, group in groupby(matrices, type):
             alike = list(group)
             if kind is Exl3Matrix:
                 self.parts += [Exl3Linear.of(matrix) for matrix in cast(list[Exl3Matrix], alike)]
             elif kind in (Fp8Matrix, Q4Matrix):
-                self.parts.append(CodedLinear.of(cast(list[CodedMatrix], alike)))
+                coded = cast(list[CodedMatrix], alike)
+                self.parts.append(rows.of_coded(coded) or CodedLinear.of(coded))
             else:
-                self.parts.append(pack(torch.cat(cast(list[Tensor], alike))))
+                self.parts.append(pack_rows(torch.cat(cast(list[Tensor], alike))))
+        only = self.parts[0] if len(self.parts) == 1 else None
+        self.single = only if isinstance(only, Packed | RowMatrix) else None
 
     @classmethod
     def load(cls, params: Params, inputs: int, outputs: Mapping[str, int]) -> Linear:
@@ -76,5 +79,7 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """`x [R, inputs]` to `[R, sum of outputs]` in x's type."""
-        out = [linear(x, part) if isinstance(part, Packed) else part(x) for part in self.parts]
+        if self.single is not None:
+            return linear(x, self.single)
+        out = [linear(x, part) if isinstance(part, Packed | RowMatrix) else part(x) for part in self.parts]
         return out[0] if len(out) == 1 else torch.cat(out, -1)

@@ -12,7 +12,7 @@ from lockstep.kernels import experts
 from lockstep.kernels.exl3 import Exl3Matrix
 from lockstep.kernels.linear import linear, pack
 from lockstep.kernels.router import route
-from lockstep.kernels.swiglu import swiglu_pair
+from lockstep.kernels.swiglu import swiglu_between, swiglu_pair
 from lockstep.layers.linear import Linear
 from lockstep.layers.params import Params
 from lockstep.layers.rows import Rows
@@ -33,6 +33,9 @@ class DenseMlp:
 
     def partial(self, x: Tensor) -> Tensor:
         """What this rank's columns add to the result, `[R, D]`."""
+        first, last = self.gate_up.single, self.down.single
+        if first is not None and last is not None:
+            return swiglu_between(x, first, last, self.limit)
         return self.down(swiglu_pair(self.gate_up(x), self.limit))
 
 
@@ -68,7 +71,7 @@ class SparseMlp:
         return torch.where((own >= 0) & (own < len(self.held)), own, -1)
 
 
-def _load_experts(params: Params, hidden: int, width: int, held: range) -> experts.DenseExperts | experts.Exl3Experts | experts.GroupedExperts:
+def _load_experts(params: Params, hidden: int, width: int, held: range) -> experts.Experts:
     shapes = {"gate_proj": (hidden, width), "up_proj": (hidden, width), "down_proj": (width, hidden)}
     found = [[params.matrix(f"{expert}.{name}", *shape) for expert in held] for name, shape in shapes.items()]
     coded = [isinstance(matrix, Exl3Matrix) for kind in found for matrix in kind]

@@ -60,16 +60,17 @@ class DecoderLayer:
 
     def __call__(self, streams: Tensor, rows: Rows, memory: RowMemory, store: TokenStore | None) -> Tensor:
         """`streams [R, h, D]` to the same."""
-        u, post, comb = hyper_connection.split(streams, self.attention_site)
-        x = self.attention_norm(u)
+        norm = self.attention_norm
+        x, post, comb = hyper_connection.split_normed(streams, self.attention_site, norm.weight, norm.eps)
         if isinstance(self.attention, KdaAttention):
             branch = self.attention(x, rows, memory)
         else:
             assert store is not None
             branch = self.attention(x, rows, memory, store)
         streams = hyper_connection.merge(streams, branch, post, comb)
-        u, post, comb = hyper_connection.split(streams, self.mlp_site)
-        return hyper_connection.merge(streams, self.mlp(self.mlp_norm(u), rows), post, comb)
+        norm = self.mlp_norm
+        x, post, comb = hyper_connection.split_normed(streams, self.mlp_site, norm.weight, norm.eps)
+        return hyper_connection.merge(streams, self.mlp(x, rows), post, comb)
 
 
 class GlmModel:

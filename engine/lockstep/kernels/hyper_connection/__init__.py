@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from lockstep.kernels import host as host_rows
-from lockstep.kernels.hyper_connection import host, ref
+from lockstep.kernels.hyper_connection import fused, host, ref
 from lockstep.kernels.linear import Packed, linear, pack
-from lockstep.kernels.rms_norm import inverse_rms
+from lockstep.kernels.rms_norm import inverse_rms, rms_norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +82,26 @@ def split(streams: Tensor, at: Site) -> tuple[Tensor, Tensor, Tensor]:
     own = at.host
     if own is not None and host_rows.runs(streams):
         return host.split(streams, own)
+    if fused.runs(streams):
+        return fused.split(streams, at)
     flat = streams.flatten(1).float()
     y = linear(flat, at.fn) * inverse_rms(flat, at.norm_eps)
     return ref.split(streams, torch.addcmul(at.base, y, at.scale), at)
 
 
+def split_normed(streams: Tensor, at: Site, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """As `split`, with the branch input already through its `rms_norm`."""
+    own = at.host
+    if own is not None and host_rows.runs(streams):
+        return host.split_normed(streams, own, weight, eps)
+    u, post, comb = split(streams, at)
+    return rms_norm(u, weight, eps), post, comb
+
+
 def merge(streams: Tensor, branch: Tensor, post: Tensor, comb: Tensor) -> Tensor:
     """`S'_j = post_j branch + sum_i comb[i, j] S_i`, `[R, h, D]` in the streams' type, sums over i in fp32."""
+    if fused.runs(streams):
+        return fused.merge(streams, branch, post, comb)
     return (host if host_rows.runs(streams) else ref).merge(streams, branch, post, comb)
 
 

@@ -11,6 +11,7 @@ from lockstep.kernels import host
 from lockstep.kernels.host import Array
 from lockstep.kernels.linear import Packed
 from lockstep.kernels.linear.host import linear
+from lockstep.kernels.rms_norm.host import rms_norm_rows
 
 # exact: with and without this many rows the same sums; see `rows_are_independent`.
 _ONE = np.float32(1.0)
@@ -60,7 +61,17 @@ def steps(streams: int, eps: float, sinkhorn: int) -> Steps:
 
 def split(streams: Tensor, at: HostSite) -> tuple[Tensor, Tensor, Tensor]:
     """Branch input, post and comb of `streams [R, h, D]`."""
-    values = host.array(streams)
+    u, post, comb = _split(host.array(streams), at)
+    return host.tensor(u), host.tensor(post), host.tensor(comb)
+
+
+def split_normed(streams: Tensor, at: HostSite, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """See `hyper_connection.split_normed`."""
+    u, post, comb = _split(host.array(streams), at)
+    return host.tensor(rms_norm_rows(u, weight, eps)), host.tensor(post), host.tensor(comb)
+
+
+def _split(values: Array, at: HostSite) -> tuple[Array, Array, Array]:
     rows, count, width = values.shape
     flat = values.reshape(rows, -1)
     mixed = linear(flat, at.fn)
@@ -75,7 +86,7 @@ def split(streams: Tensor, at: HostSite) -> tuple[Tensor, Tensor, Tensor]:
     gates[:, 0] += at.eps
     comb = sinkhorn(comb, at.steps)
     u = np.matmul(gates[:, :1], values)
-    return host.tensor(u.reshape(rows, width)), host.tensor(gates[:, 1]), host.tensor(comb)
+    return u.reshape(rows, width), gates[:, 1], comb
 
 
 def sinkhorn(comb: Array, at: Steps) -> Array:

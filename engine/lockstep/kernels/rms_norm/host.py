@@ -7,14 +7,19 @@ import torch
 from torch import Tensor
 
 from lockstep.kernels import host
+from lockstep.kernels.host import Array
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """See `rms_norm.rms_norm`."""
-    values = host.array(x)
+    return host.tensor(rms_norm_rows(host.array(x), weight, eps))
+
+
+def rms_norm_rows(values: Array, weight: Tensor, eps: float) -> Array:
+    """The same for an array."""
     out = values * host.inverse_length(values, eps, 1.0 / values.shape[-1])
     out *= host.parameter(weight)
-    return host.tensor(out)
+    return out
 
 
 def gated_rms_norm(x: Tensor, weight: Tensor, gate: Tensor, eps: float) -> Tensor:

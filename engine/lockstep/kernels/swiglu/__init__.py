@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from lockstep.kernels import host as host_rows
+from lockstep.kernels.linear import Packed, linear
 from lockstep.kernels.swiglu import host, ref
 
 
@@ -14,6 +15,13 @@ def swiglu_pair(both: Tensor, limit: float) -> Tensor:
         return host.swiglu_pair(both, limit)
     gate, up = both.chunk(2, -1)
     return ref.swiglu(gate, up, limit)
+
+
+def swiglu_between(x: Tensor, gate_up: Packed, down: Packed, limit: float) -> Tensor:
+    """`down(swiglu_pair(gate_up(x)))` for plain weights, `[R, in]` to `[R, out]`."""
+    if host_rows.runs(x):
+        return host.swiglu_between(x, gate_up, down, limit)
+    return linear(swiglu_pair(linear(x, gate_up), limit), down)
 
 
 def swiglu(gate: Tensor, up: Tensor, limit: float) -> Tensor:

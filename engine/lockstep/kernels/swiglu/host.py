@@ -8,6 +8,8 @@ from torch import Tensor
 
 from lockstep.kernels import host
 from lockstep.kernels.host import Array
+from lockstep.kernels.linear import Packed
+from lockstep.kernels.linear.host import linear
 
 
 def swiglu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
@@ -17,9 +19,17 @@ def swiglu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
 
 def swiglu_pair(both: Tensor, limit: float) -> Tensor:
     """See `swiglu.swiglu_pair`."""
-    values = both.numpy()
+    return torch.from_numpy(_pair(host.array(both), limit))
+
+
+def swiglu_between(x: Tensor, gate_up: Packed, down: Packed, limit: float) -> Tensor:
+    """See `swiglu.swiglu_between`."""
+    return host.tensor(linear(_pair(linear(host.array(x), gate_up), limit), down))
+
+
+def _pair(values: Array, limit: float) -> Array:
     width = values.shape[-1] // 2
-    return torch.from_numpy(swiglu_rows(values[..., :width], values[..., width:], limit))
+    return swiglu_rows(values[..., :width], values[..., width:], limit)
 
 
 def swiglu_rows(gate: Array, up: Array, limit: float) -> Array:
