@@ -92,7 +92,7 @@ def test_a_session_shaped_like_codex_completes_a_tool_task_in_two_turns(embedded
     assert probe.status_code == 200
 
 
-def claude_body(turns: list[Any], number: int, system: str = "You are a coding agent. " * 12) -> dict[str, Any]:
+def claude_body(turns: list[Any], number: int, system: str = "You are a helpful assistant.") -> dict[str, Any]:
     """As Claude Code sends it; `number` changes with every request of its billing line."""
     return {
         "model": "claude-haiku-4-5",

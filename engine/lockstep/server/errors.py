@@ -47,6 +47,9 @@ def in_words_of(path: str, error: ApiError) -> dict[str, Any]:
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
     """400: the request itself has to change."""
+    if code == CONTEXT_EXCEEDED:
+        # Clients shorten a conversation on this word, and some are shown the message only.
+        message = f"{message} ({CONTEXT_EXCEEDED})"
     return ApiError(400, message, param=param, code=code)
 
 
