@@ -210,7 +210,7 @@ def test_prompts_wait_for_a_state_that_is_being_read_and_share_what_came_back(gr
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_prompts_are_the_same_among_others_that_share_their_prefixes(ground: Ground, drafter: str):
     keeper = ground.keeper(drafter)
-    lengths = (161, 64, 1000, 129, 1000, 65, 161, 128, 500, 1)
+    lengths = (161, 64, 1000, 129, 63, 1000, 65, 161, 127, 128, 500, 1)
     asked = [(2 * at, request(f"r{at}", length, (GREEDY, SAMPLED)[at % 2])) for at, length in enumerate(lengths)]
     company = [(1 + 3 * at, replace(request(f"c{at}", 700 + 64 * at), max_tokens=400)) for at in range(3)]
     replies = keeper.serve([*asked, *company], [(9 + 4 * at, f"c{at}") for at in range(3)])
@@ -218,6 +218,15 @@ def test_prompts_are_the_same_among_others_that_share_their_prefixes(ground: Gro
         one.id: ground.cold(len(one.prompt_ids), one.sampling) for _, one in asked
     }
     assert sum(reply.usage.cached_tokens for reply in replies.values()) > 1000
+
+
+def test_long_prompts_are_the_same_together(ground: Ground):
+    keeper = ground.keeper("mtp", grid_tokens=1024)
+    replies = keeper.serve([(at, request(f"{length}", length)) for at, length in enumerate(LONG)])
+    again = keeper.serve([(at, request(f"{length}", length)) for at, length in enumerate(reversed(LONG))])
+    for length in LONG:
+        assert replies[f"{length}"].bits == ground.cold(length, GREEDY)
+        check(again[f"{length}"], ground.cold(length, GREEDY), length)
 
 
 def test_coded_rows_are_kept_as_they_are_stored(ground: Ground, tmp_path: Path):
