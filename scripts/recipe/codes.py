@@ -161,6 +161,12 @@ _ALL = (
     Code("E_PATCHES", "pin", "the patch series does not apply exactly", "restore patches/, or ./start.sh patches refresh"),
     Code("E_IMAGE", "image", "the engine could not be built", "read the end of the log named; check disk and network"),
     Code(
+        "E_OFFLINE",
+        "image",
+        "something has to be fetched and OFFLINE=1 forbids it",
+        "./start.sh prepare with a network, or bring DATA_DIR and the base image (docker load) from a host that has them",
+    ),
+    Code(
         "E_WEIGHTS",
         "weights",
         "files of the checkpoint are missing or differ from their manifest",

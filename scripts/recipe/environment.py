@@ -53,9 +53,11 @@ class Environment:
         python = str(made / "bin" / "python")
         job = self._job
         return (
-            job.command("E_VENV", sys.executable, "-m", "venv", str(made)),
+            job.command("E_VENV", sys.executable, "-m", "venv", str(made), fetches=True),
             # pip's note about a later pip would be the last line, in place of why it failed
-            job.command("E_IMAGE", python, "-m", "pip", "--disable-pip-version-check", "install", *ONLY_LOCKED, "-r", str(self._lock)),
+            job.command(
+                "E_IMAGE", python, "-m", "pip", "--disable-pip-version-check", "install", *ONLY_LOCKED, "-r", str(self._lock), fetches=True
+            ),
             Task(f"mark {made} ready, then rename it to {self.place}", lambda: self._finish(made)),
         )
 

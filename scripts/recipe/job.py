@@ -61,13 +61,17 @@ class Job:
         """The run folder, or what its name will look like."""
         return self._folder or self.places.log_dir / "glm53-<UTC time>-<process>"
 
-    def command(self, code: str, *argv: str, secrets: Mapping[str, str] | None = None, is_long: bool = False) -> Command:
+    def command(
+        self, code: str, *argv: str, secrets: Mapping[str, str] | None = None, is_long: bool = False, fetches: bool = False
+    ) -> Command:
         """An external command whose failure raises `code` with the last line it printed. `secrets` reach it through its environment.
 
-        `is_long` work is told of once a minute where there is no terminal.
+        `is_long` work is told of once a minute where there is no terminal. What `fetches` is refused where OFFLINE=1.
         """
 
         def execute(words: Sequence[str]) -> None:
+            if fetches:
+                self.need_network(shlex.join(words))
             log = self.folder() / runlog.PREPARE_LOG
             began = time.monotonic()
             name = Path(next(word for word in words if word != "env" and "=" not in word)).name
@@ -89,6 +93,11 @@ class Job:
                 )
 
         return Command(argv, execute)
+
+    def need_network(self, what: str) -> None:
+        """Raises Failure E_OFFLINE where OFFLINE=1 keeps `what` from being done."""
+        if self.config.is_on("OFFLINE"):
+            raise Failure("E_OFFLINE", found=f"OFFLINE=1, and what `{what}` would bring is not here", needed="everything brought before")
 
     def note(self, text: str) -> None:
         """Keep a line of a tool's output and show it as progress."""

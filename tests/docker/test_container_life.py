@@ -125,7 +125,7 @@ def test_stop_ends_the_container_and_packs_the_logs(live: House) -> None:
     assert (archive.name, archive.stat().st_mode & 0o777) == (f"{run}.tar.gz", 0o600)
     with tarfile.open(archive) as tar:
         packed = {member.name.rpartition("/")[2]: member for member in tar.getmembers()}
-        assert {"server.log", "docker.log", "smoke.json"} <= set(packed)
+        assert {"server.log", "docker.log", "smoke.json", "settings.json"} <= set(packed)
         output = tar.extractfile(packed["docker.log"])
         assert output is not None
         assert b"lockstep.server: draining" in output.read()

@@ -101,7 +101,7 @@ def test_it_writes_only_its_own_tmp_and_the_run_folder(seen: dict[str, Any]) -> 
     assert seen["allowed"] == {"/tmp": "done", "/logs": "done"}
     # The kernel's own views and what every container has.
     ours = {place: options for place, options in seen["mounts"].items() if not place.startswith(("/proc", "/sys", "/dev", "/etc/"))}
-    assert set(ours) == {"/", "/tmp", "/model", "/drafter", "/logs"}
+    assert set(ours) == {"/", "/tmp", "/model", "/drafter", "/logs", "/key"}
     assert {place for place, options in ours.items() if "rw" in options[:1]} == {"/tmp", "/logs"}
     assert {"nosuid", "nodev"} <= set(ours["/tmp"])
     assert seen["tmp"] == 1024 * MIB
@@ -145,3 +145,8 @@ def test_it_does_not_come_back_by_itself_and_its_log_is_bounded(live: House) -> 
 def test_the_media_worker_can_still_lock_itself_in(live: House) -> None:
     told = live.inside("import os; from lockstep.media.sandbox import enter; os.write(1, enter(1 << 32, 60).encode()); os._exit(0)")
     assert {"seccomp", "rlimits"} <= set(told.split(", "))
+
+
+def test_two_ranks_can_still_prove_that_bytes_pass_between_them(live: House) -> None:
+    told = live.daemon.docker("exec", live.name, "/opt/engine/bin/python", "-m", "lockstep", "probe-peers", "--device", "cpu")
+    assert json.loads(told)["cause"] == ""

@@ -1,6 +1,9 @@
 """Archives of runs: whole or not there, private, and nothing that is not a run folder is ever packed or removed."""
 
+import os
+import subprocess
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -81,3 +84,34 @@ def test_the_tail_of_a_log_has_no_control_characters_and_no_blank_lines(tmp_path
     log.write_bytes(b"one\n\x1b[31mtwo\n\n\xff three\tx\n")
     assert runlog.tail(log, 2) == ["?[31mtwo", "\ufffd three\tx"]
     assert runlog.tail(tmp_path / "missing", 2) == []
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A real filesystem of one MiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no filesystem can be mounted here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def test_a_disk_that_is_full_keeps_the_raw_logs_and_no_half_archive(small: Path) -> None:
+    folder = run_folder(small)
+    noise = os.urandom(700 * 1024)
+    (folder / "docker.log").write_bytes(noise)
+    with pytest.raises(Failure) as caught:
+        runlog.archive(folder, 10)
+    assert caught.value.code == "E_LOG"
+    assert "No space left" in caught.value.found
+    assert (folder / "docker.log").read_bytes() == noise
+    assert [path.name for path in small.iterdir() if "tar" in path.name] == []
+    subprocess.run(["mount", "-o", "remount,size=4m", str(small)], check=True)
+    packed = runlog.archive(folder, 10)
+    assert packed is not None
+    with tarfile.open(packed) as tar:
+        member = tar.extractfile(f"{folder.name}/docker.log")
+        assert member is not None
+        assert member.read() == noise
+    assert not folder.exists()

@@ -79,7 +79,11 @@ class ChecksStep:
         facts = host.python(self._job.environment)
         install = []
         if not facts.has_ensurepip and facts.can_install:
-            install = [self._job.command("E_VENV", "apt-get", "install", "--yes", "--no-install-recommends", f"python{facts.version}-venv")]
+            install = [
+                self._job.command(
+                    "E_VENV", "apt-get", "install", "--yes", "--no-install-recommends", f"python{facts.version}-venv", fetches=True
+                )
+            ]
         return (*install, *self._host_tools.actions(shop))
 
     def questions(self) -> Sequence[Question]:

@@ -167,6 +167,8 @@ class DockerImage(Image):
 
     def _pull(self) -> None:
         with self._faults():
+            if containers.image_labels(self._base) is None:
+                self._job.need_network(f"docker pull {self._base}")
             containers.fetch(self._base, self._job.note)
 
     def _pip(self, shop: Path) -> tuple[str, ...]:
@@ -176,7 +178,7 @@ class DockerImage(Image):
     def _fetch(self, shop: Path, cache: Path) -> None:
         with self._faults():
             version = containers.ask(self._base, "python3", "-c", VERSION)
-        self._job.command("E_IMAGE", *self._pip(shop), "--python-version", version).run()
+        self._job.command("E_IMAGE", *self._pip(shop), "--python-version", version, fetches=True).run()
         files.put_in_place(shop / "wheels", cache)
 
     def _fill(self, context: Path, cache: Path) -> None:
