@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from fixtures.fronts import end_front, start_embedded
 from lockstep.channel.client import EngineClient
 from lockstep.core.types import EngineRequest, Sampling
 from patchwork import git, listing, patchset, worktree
+from recipe.ui import Ui
+from verify import cli as quality
+from verify import gates
+from verify.client import OFF, ask, parse_url, probe
 
 ROOT = Path(__file__).parents[2]
 SAME_BITS = ("bits", "drafts", "structural", "diagnostic")
 GREEDY, SAMPLED = Sampling(temperature=0.0), Sampling(temperature=0.9, top_k=50, top_p=0.95, min_p=0.01, seed=11)
+GATED = "tool_calls"
 Answers = list[tuple[tuple[int, ...], str | None]]
 SERIES = listing.read(ROOT / listing.FOLDER)
 
@@ -77,6 +84,30 @@ def test_every_prefix_of_the_series_gives_the_bits_its_kinds_promise(prefixes: l
         after, _ = serve(folder, "--ranks", ranks)
         if patch.story.kind in SAME_BITS:
             assert after == before, f"{patch.story.name} claims {patch.story.kind} and changes tokens or states"
+        before = after
+
+
+def gated(engine: Path, folder: Path) -> list[str]:
+    """Hashes of the gate's own replies, drafted, by a server of this engine that has passed the gate."""
+    front = start_embedded(folder, "--context", "2048", "--ranks", "2", "--drafter", "mtp", engine=engine)
+    try:
+        front.wait_for("/health/ready", 200, limit_s=90)
+        out = io.StringIO()
+        assert quality.run(["--only", GATED], Ui({}, out=out, err=out), front.url, name="gate") == 0, out.getvalue()
+        server = probe(parse_url(front.url, ""))
+        return [ask(server, one.request, OFF).token_sha for one in gates.cases(GATED)]
+    finally:
+        end_front(front)
+
+
+def test_every_prefix_of_the_series_passes_the_gate_with_the_hashes_its_kinds_promise(prefixes: list[Path], tmp_path: Path):
+    before = gated(prefixes[0], tmp_path)
+    assert len(before) == 6
+    assert all(before)
+    for patch, folder in zip(SERIES.patches, prefixes[1:], strict=True):
+        after = gated(folder, tmp_path)
+        if patch.story.kind in SAME_BITS:
+            assert after == before, f"{patch.story.name} claims {patch.story.kind} and changes replies of the gate"
         before = after
 
 
