@@ -10,6 +10,14 @@ from verify.judge import Reply, judge, short
 
 WORD = "ready"
 JSON = f'Reply with a JSON object with the key "status" and the value "{WORD}". Answer with JSON only.'
+STATUS = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "status",
+        "strict": True,
+        "schema": {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"], "additionalProperties": False},
+    },
+}
 CITY = {"type": "string", "description": "Name of the city"}
 WEATHER = {
     "name": "get_weather",
@@ -80,6 +88,7 @@ def _pictured() -> list[dict[str, Any]]:
 PROBES = (
     Probe("exact word", chat(f"Reply with exactly: {WORD}", max_tokens=32), judge_word),
     Probe("JSON object", chat(JSON, max_tokens=64), expecting({"kind": "json", "value": {"status": WORD}})),
+    Probe("JSON by schema", chat(JSON, max_tokens=64, response_format=STATUS), expecting({"kind": "json", "value": {"status": WORD}})),
     Probe(
         "tool call",
         chat("What is the weather in Paris?", max_tokens=128, tools=[{"type": "function", "function": WEATHER}]),

@@ -20,6 +20,7 @@ PARIS = (("get_weather", {"city": "Paris"}),)
         ("exact word", Reply('"ready"')),
         ("JSON object", Reply('{"status":"ready"}')),
         ("JSON object", Reply('```json\n{"status": "ready"}\n```')),
+        ("JSON by schema", Reply('{"status": "ready"}')),
         ("tool call", Reply(calls=PARIS)),
         ("tool call", Reply("I will look it up.", calls=PARIS)),
         ("picture", Reply("Red.")),

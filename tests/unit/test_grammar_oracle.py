@@ -19,7 +19,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from fixtures.fronts import TOKENIZER
 from fixtures.schemas import EOS_IDS, VOCABULARY, backend, schema_of
 from lockstep.grammar.formats import choice_form, json_form, plain_json, regex_form
-from lockstep.grammar.protocol import Form
+from lockstep.grammar.protocol import Form, GrammarError
 from lockstep.grammar.schema import enforceable
 
 COUNT = int(os.environ.get("GRAMMAR_SCHEMAS", "8"))
@@ -86,7 +86,12 @@ def reason(token: int, ours: np.ndarray, theirs: np.ndarray, text: bytes) -> str
 def walk(form: Form, oracle: str, seed: int, known: Counter[str]) -> tuple[int, list[str]]:
     """Masks compared, and what differs without a reason."""
     chance, found = random.Random(seed), []
-    ours, theirs = backend().matcher(backend().compile(form)), LLMatcher(ORACLE, oracle)
+    try:
+        compiled = backend().compile(form)
+    except GrammarError as error:
+        known[f"refused by us: {error}"] += 1
+        return 0, []
+    ours, theirs = backend().matcher(compiled), LLMatcher(ORACLE, oracle)
     if theirs.is_error():
         known[f"refused: {theirs.get_error().splitlines()[0][:80]}"] += 1
         return 0, []
