@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +12,31 @@ import torch
 import lockstep
 from lockstep.config.serving import ServingOptions
 
+# Variables by which libraries and kernels choose how to compute.
+_VARIABLES = (
+    "ATEN_",
+    "CUBLAS",
+    "CUDNN",
+    "LOCKSTEP_",
+    "MKL_",
+    "NPY_",
+    "NVIDIA_TF32",
+    "ONEDNN_",
+    "OPENBLAS",
+    "PYTORCH_",
+    "TORCH_",
+    "TRITON_",
+)
 _SOURCES = (".py", ".cu", ".cuh", ".cpp", ".h")
 
 
 def origin(options: ServingOptions, build: str) -> str:
     """16 hex digits over `build` (engine version, ranks, forms, the checkpoint's descriptions), the engine's own source, libraries, the
-    processor's or device's kind, and which weights lie in the folders of checkpoint and drafter (name, size, time of writing).
+    processor's or device's kind, variables that these obey, and which weights lie in the folders of checkpoint and drafter (name, size,
+    time of writing).
     """
     told = hashlib.sha256(f"{build} {options.drafter} {np.__version__} {torch.__version__} {_processor(options.device)}".encode())
+    told.update(" ".join(sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith(_VARIABLES))).encode())
     for path in sorted(Path(lockstep.__file__).parent.rglob("*")):
         if path.suffix in _SOURCES:
             told.update(path.read_bytes())
