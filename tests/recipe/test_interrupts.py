@@ -81,6 +81,22 @@ def test_an_interrupt_while_the_server_loads_ends_it(box: Box, number: signal.Si
     assert box.run().returncode == 0
 
 
+def test_a_restart_that_is_taken_back_brings_the_server_of_before_back(box: Box) -> None:
+    box.run()
+    old = box.record
+    box.set_engine("slow", load_s=60)
+    start = box.popen("restart")
+    wait_for(lambda: (box.root / ".state/server.json").exists() and box.record["launch"]["build"] != old["launch"]["build"])
+    wait_for(box.is_listening)
+    start.send_signal(signal.SIGINT)
+    out, err = start.communicate(timeout=30)
+    assert start.returncode == 130, err
+    assert "bringing the server of before back" in out
+    assert box.record["launch"] == old["launch"]
+    assert box.run("status").returncode == 0
+    assert len(box.archives()) == 2
+
+
 def test_a_kill_while_the_server_loads_lets_the_next_start_reattach(box: Box) -> None:
     box.set_engine("slow", load_s=2)
     start = box.popen()

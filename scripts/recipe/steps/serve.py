@@ -12,7 +12,7 @@ from recipe.steps.checks import wait_for_gpus
 
 
 class ServeStep:
-    """`record` is set as soon as there may be something to end again."""
+    """`record` is set as soon as there may be something to end again; `gives_way` once the old server is told to end."""
 
     title = "Start"
 
@@ -21,6 +21,7 @@ class ServeStep:
         self.launch = launch
         self.old = old
         self.record: Record | None = None
+        self.gives_way = False
 
     def is_ready(self) -> bool:
         """Never: a server that runs already is re-attached before any step."""
@@ -40,6 +41,7 @@ class ServeStep:
 
     def _give_way(self) -> None:
         if self.old is not None:
+            self.gives_way = True
             packed = server.end(self.old, self._job.places, self._job.config.number("STOP_TIMEOUT"))
             if packed is not None:
                 self._job.ui.inform("I_ARCHIVE", str(packed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -215,9 +216,13 @@ def _replace(job: Job, launch: Launch, old: Record | None, *, first: int, total:
                 _bring_back(job, old.launch)
                 job.ui.inform("W_ROLLBACK", f"{old.launch.url} is served by the build and the settings of before")
         raise
-    except BaseException:
+    except BaseException as stop:
         with interrupts.held_off():
             _abandon(job, serve)
+        if old is not None and serve.gives_way and isinstance(stop, interrupts.Interrupted) and stop.number == signal.SIGINT:
+            # Who takes a restart back wants the server that there was; whoever ends programs does not.
+            job.ui.line("  bringing the server of before back; interrupt again to leave it stopped")
+            revive(job, old.launch)
         raise
     records.remember(job.places.state_dir, launch)
 
