@@ -1,4 +1,5 @@
-"""Which test shows what: each code of the host side, each fault known from the field. The list is tests/shown.toml.
+"""Which test shows what: each code of the host side, each fault known from the field (tests/shown.toml), each fault of servers with this
+API (tests/shown_api.toml).
 
 Holds that every test named exists and that one named for a code speaks of it; writes the pages of both. Runs none.
 """
@@ -15,13 +16,15 @@ from typing import Any
 
 from checks.listing import ROOT
 
-LIST = "tests/shown.toml"
-CODES_PAGE, FAULTS_PAGE = "docs/code_tests.md", "docs/field_faults.md"
+LIST, API_LIST = "tests/shown.toml", "tests/shown_api.toml"
+CODES_PAGE, FAULTS_PAGE, API_PAGE = "docs/code_tests.md", "docs/field_faults.md", "docs/api_faults.md"
+RULE = ("| --- | --- | --- | --- |",)
 BATS = re.compile(r'^@test "(?P<name>[^"]*)" \{$(?P<body>.*?)^\}', re.MULTILINE | re.DOTALL)
 
 
 def read(root: Path) -> Mapping[str, Any]:
-    return tomllib.loads((root / LIST).read_text(encoding="utf-8"))
+    both = [tomllib.loads((root / name).read_text(encoding="utf-8")) for name in (LIST, API_LIST)]
+    return both[0] | {"api": both[1]}
 
 
 def tests_of(place: Path) -> dict[str, str]:
@@ -42,7 +45,7 @@ def findings(root: Path) -> Iterator[str]:
     told = read(root)
     known: dict[Path, dict[str, str]] = {}
     wanted = [(test, code) for code, test in told["codes"].items()]
-    wanted += [(test, "") for row in told["faults"].values() for test in row["tests"]]
+    wanted += [(test, "") for rows in (told["faults"], told["api"]) for row in rows.values() for test in row["tests"]]
     for test, code in wanted:
         name, _, function = test.partition("::")
         place = root / "tests" / name
@@ -65,7 +68,24 @@ def pages(root: Path) -> dict[str, str]:
         f"| {number} | {row['symptom']} | {row['here']} | {'<br>'.join(map(_shown, row['tests']))} |"
         for number, row in told["faults"].items()
     ]
+    api = [
+        f"| {number} | {row['symptom']} | {row['reported']} | {'<br>'.join(map(_shown, row['tests']))} |"
+        for number, row in told["api"].items()
+    ]
+    api_head = f"Generated from `{API_LIST}` by `python -m checks.shown --page`. That every test named is there is a check."
     return {
+        API_PAGE: "\n".join(
+            [
+                "# Faults of servers with this API, tried on this one",
+                "",
+                api_head,
+                "",
+                "| # | fault | reported | tried by |",
+                *RULE,
+                *api,
+                "",
+            ]
+        ),
         CODES_PAGE: "\n".join(["# The test that fires each code", "", head, "", "| code | test |", "| --- | --- |", *codes, ""]),
         FAULTS_PAGE: "\n".join(
             [

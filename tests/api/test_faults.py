@@ -195,7 +195,8 @@ def test_bad_json_is_a_400_in_the_routes_words(front: Front, path: str) -> None:
 
 @pytest.mark.parametrize(("path", "fields"), [
     (CHAT, {"stream": "false"}), (CHAT, {"stream_options": {"include_usage": "yes"}}), (CHAT, {"parallel_tool_calls": 0}),
-    (CHAT, {"draft": 1}), (COMPLETIONS, {"echo": 1}), (COMPLETIONS, {"stream": 1}), (RESPONSES, {"store": "no"}), (RESPONSES, {"stream": "true"}),
+    (CHAT, {"draft": 1}), (COMPLETIONS, {"echo": 1}), (COMPLETIONS, {"stream": 1}), (RESPONSES, {"store": "no"}),
+    (RESPONSES, {"stream": "true"}),
     (RESPONSES, {"parallel_tool_calls": "yes"}), (MESSAGES, {"stream": "false"}),
     (MESSAGES, {"draft": "no"}), (MESSAGES, {"ignore_eos": 1}),
 ])  # fmt: skip
