@@ -10,7 +10,8 @@ import pytest
 from fixtures.clone_box import Box
 from fixtures.fake_gpus import UUIDS
 from fixtures.gpu_host import GpuHost
-from recipe.adapters import hub
+from fixtures.stub_hub import Hub
+from recipe.adapters import hub as downloads
 from recipe.steps.weights import CHECKPOINT
 
 
@@ -84,7 +85,7 @@ def test_a_collapsed_answer_of_the_big_model_fails_the_smoke_test(host: GpuHost)
 
 def test_a_truncated_shard_is_not_ready(host: GpuHost) -> None:
     (host.checkpoint / "config.json").write_text("")
-    assert not hub.is_complete(host.checkpoint, CHECKPOINT.revision)
+    assert not downloads.is_complete(host.checkpoint, CHECKPOINT.revision)
 
 
 def test_restart_keeps_the_running_container_when_the_build_fails(host: GpuHost) -> None:
@@ -123,3 +124,48 @@ def test_a_comment_in_a_script_builds_no_image_anew(host: GpuHost) -> None:
     assert done.returncode == 0, done.stderr
     assert "[I_READY] Image" in done.stdout
     assert host.asked("POST /build") == []
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    made = Hub({"config.json": b"{}", "model.safetensors": b"weights" * 1000})
+    yield made
+    made.close()
+
+
+def test_a_start_fetches_both_repositories_from_the_mirror_named_and_a_second_asks_nobody(host: GpuHost, hub: Hub) -> None:
+    for folder in host.checkpoint.parent.iterdir():
+        shutil.rmtree(folder)
+    settings = host.settings | {
+        "HF_ENDPOINT": hub.url,
+        "HF_TOKEN": "hf_canary_of_the_token",
+        "MODEL_FREE_GIB": "0",
+        "DFLASH2_FREE_GIB": "0",
+    }
+    done = host.box.run(**settings)
+    assert done.returncode == 0, done.stderr
+    assert "LIVE!" in done.stdout
+    assert (host.checkpoint / "model.safetensors").read_bytes() == hub.contents["model.safetensors"]
+    assert downloads.is_complete(host.checkpoint, CHECKPOINT.revision)
+    assert (hub.tokens, hub.leaks) == ({"Bearer hf_canary_of_the_token"}, set())
+    hub.sent.clear()
+    assert host.box.run("restart", **settings).returncode == 0
+    assert hub.sent == []
+    host.box.stop(**settings)
+    for archive in host.box.archives():
+        with tarfile.open(archive) as tar:
+            assert all(b"hf_canary" not in file.read() for file in map(tar.extractfile, tar.getmembers()) if file is not None)
+
+
+def test_a_download_that_never_comes_right_ends_the_start_and_leaves_the_running_server(host: GpuHost, hub: Hub) -> None:
+    assert host.box.run(**host.settings).returncode == 0
+    before = host.box.record
+    (host.checkpoint / downloads.MARKER).unlink()
+    hub.faults["model.safetensors"] = ["corrupt"] * 99
+    done = host.box.run("restart", **host.settings, HF_ENDPOINT=hub.url, MODEL_FREE_GIB="0")
+    assert done.returncode == 11
+    assert "[E_DOWNLOAD]" in done.stderr
+    assert "model.safetensors" in done.stderr
+    assert not downloads.is_complete(host.checkpoint, CHECKPOINT.revision)
+    assert host.box.record == before
+    assert host.box.is_listening()
