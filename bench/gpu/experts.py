@@ -292,9 +292,9 @@ def tries(layers: Layers) -> list[dict[str, Any]]:
     plain = grouped.LAUNCHES["sm_90"]
     wanted = {}
     shapes = [
-        replace(plain, stages=stages, blocks=blocks, buffers=buffers, extract=extract, unroll=unroll, overlap=overlap)
-        for stages, blocks, buffers in ((4, 2, 2), (2, 2, 1), (2, 3, 1))
-        for extract, unroll, overlap in ((1, 2, True), (0, 2, True), (1, 1, True), (1, 4, True), (1, 2, False))
+        replace(plain, stages=stages, blocks=blocks, buffers=buffers, unroll=unroll, overlap=overlap)
+        for stages, blocks, buffers in ((2, 2, 1), (2, 2, 2), (4, 2, 2), (2, 3, 1))
+        for unroll, overlap in ((4, True), (2, True), (4, False))
     ]
     with ThreadPoolExecutor(16) as pool:
         for launch in shapes:
@@ -321,10 +321,10 @@ def tries(layers: Layers) -> list[dict[str, Any]]:
 
 
 def copy_rate() -> float:
-    """TB/s of a large device copy, bytes read plus written."""
+    """TB/s of a large elementwise pass, bytes read plus written."""
     source = torch.randint(0, 100, (1 << 30,), dtype=torch.int32, device=DEVICE)
     target = torch.empty_like(source)
-    return round(2 * source.numel() * 4 / (timed(lambda: target.copy_(source)) / 1e3) / 1e12, 3)
+    return round(2 * source.numel() * 4 / (timed(lambda: torch.add(source, 1, out=target)) / 1e3) / 1e12, 3)
 
 
 def checks() -> dict[str, Any]:
@@ -366,7 +366,7 @@ def main() -> None:
         report["launch"] = asdict(grouped.LAUNCHES[cuda.target(DEVICE)])
         report["checks"] = checks()
         print(json.dumps(report["checks"]), flush=True)
-        report["copy_tb_per_s"] = copy_rate()
+        report["large_pass_tb_per_s"] = copy_rate()
         layers = Layers(asked.layers)
         print(f"ready after {time.monotonic() - begun:.1f} s", flush=True)
         report["distinct_experts"] = measure(layers)

@@ -1,7 +1,8 @@
 // EXL3 experts of a few rows: each distinct expert's weights are read once, by all rows that chose it. Four bits a weight.
 //
 // Shapes come as macros: K inputs, N outputs of one product; SIDES inputs a pair has (2 for gate and up); SLICES fixed ranges of K whose fp32
-// sums are added in ascending order; WARPS, BLOCKS (a multiprocessor), STAGES (2 KiB pieces in flight a warp), BUFFERS. VARIANT 0 is the
+// sums are added in ascending order; WARPS, BLOCKS (a multiprocessor), STAGES (2 KiB pieces in flight a warp), BUFFERS (of
+// sums), UNROLL, EARLY (1: the plan is older than the launch in front). VARIANT 0 is the
 // kernel; 1 loads the same bytes and does not decode; 2 decodes the same number of weights from a block that stays in the L2 cache.
 // CODEBOOK 0 3inst, 1 mcg, 2 mul1. HIDDEN, WIDTH, SLOTS, MOST_PAIRS belong to the small kernels around the product.
 //
@@ -99,11 +100,8 @@ __device__ __forceinline__ void decode_word(float* sums, u32 before, u32 word, u
     for (int i = 0; i < 4; i++) {
         u32 window = i == 3 ? word : __funnelshift_r(word, before, 12 - 4 * i);
         u32 high = window >> 16, low;
-#if EXTRACT == 1
+        // The lower half as a multiply-add: logic and shifts fill their own pipe already.
         asm("mad.lo.u32 %0, %1, 0xFFFF0000, %2;" : "=r"(low) : "r"(high), "r"(window));
-#else
-        low = window & 0xFFFF;
-#endif
         x[i] = halves(high, mask);
         x[i + 4] = halves(low, mask);
     }

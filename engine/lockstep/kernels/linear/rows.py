@@ -66,11 +66,13 @@ def _units(values: Tensor) -> Tensor:
     return values.view(outputs // STRIP, 2, 8, inputs // UNIT, 4, 4, 2, 2)
 
 
-def macros(form: str, inputs: int, outputs: int, rows: int) -> dict[str, int]:
-    """What the source is compiled with. Only `TILES` depends on the rows, and no bit of a row on it."""
+def macros(form: str, inputs: int, outputs: int, rows: int, card: str) -> dict[str, int]:
+    """What the source is compiled with. Only how work is laid out depends on the rows, and no bit of a row on that."""
     tiles = -(-rows // TILE_ROWS)
     wide = outputs % (2 * STRIP) == 0 and outputs >= 2 * STRIP * _LEAST_BLOCKS and tiles <= 2
-    return {"K": inputs, "N": outputs, "FORM": FORMS.index(form), "TILES": tiles, "STRIPS": 1 + wide}
+    # The compiler needs more registers for the other cards; fewer blocks leave them.
+    blocks = 2 if tiles == 1 or card == "sm_90" else 1
+    return {"K": inputs, "N": outputs, "FORM": FORMS.index(form), "TILES": tiles, "STRIPS": 1 + wide, "BLOCKS": blocks}
 
 
 def multiply(x: Tensor, matrix: RowMatrix, row_scales: Tensor | None = None) -> Tensor:
@@ -82,7 +84,7 @@ def multiply(x: Tensor, matrix: RowMatrix, row_scales: Tensor | None = None) -> 
     rows = x.shape[0]
     if x.dtype is not wanted or not 0 < rows <= MOST_ROWS or x.shape[1] != matrix.inputs or not x.is_contiguous():
         raise ValueError(f"{x.dtype} {tuple(x.shape)}; needed: {wanted} of 1 to {MOST_ROWS} rows of {matrix.inputs} in a row")
-    found = macros(matrix.form, matrix.inputs, matrix.outputs, rows)
+    found = macros(matrix.form, matrix.inputs, matrix.outputs, rows, cuda.target(x.device))
     kernel = cuda.load(SOURCE, found, x.device, {"rows_product": 0})["rows_product"]
     out = torch.empty(rows, matrix.outputs, dtype=torch.bfloat16, device=x.device)
     scales = matrix.factors if row_scales is None else row_scales
