@@ -299,6 +299,31 @@ def test_what_a_dialect_has_and_this_server_has_not_is_refused_by_name(front: Fr
     assert next(iter(fields)).partition("_")[0] in reply.json()["error"]["message"]
 
 
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAABwAAAAcCAIAAAD9b0jDAAAAJElEQVR42mP8z0B9wMRAAzBq6KihowaOGjpq6Kiho4aOGjrUDQUAI/ABN3qZ8kEAAAAASUVORK5CYII="
+
+
+def test_pictures_in_results_of_tools_are_one_picture_in_every_dialect(front: Front) -> None:
+    url = f"data:image/png;base64,{PIXEL}"
+    call = {"id": "c", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    use = {"type": "tool_use", "id": "c", "name": "now", "input": {}}
+    block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
+    asked: dict[str, dict[str, Any]] = {
+        CHAT: {"messages": [*HI, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "c", "content": [
+            {"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": url}}]}]},
+        RESPONSES: {"input": [*HI, {"type": "function_call", "call_id": "c", "name": "now", "arguments": "{}"}, {
+            "type": "function_call_output", "call_id": "c", "output": [
+                {"type": "input_text", "text": "look"}, {"type": "input_image", "image_url": url}]}]},
+        MESSAGES: {"messages": [*HI, {"role": "assistant", "content": [use]}, {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "look"}, block]}]}]},
+    }  # fmt: skip
+    prompts = [ask(front, path, **fields, return_token_ids=True)["lockstep"]["prompt_token_ids"] for path, fields in asked.items()]
+    assert prompts[0] == prompts[1] == prompts[2]
+    assert "<|image|>" in TOKENIZER.decode(prompts[0])
+    asked[MESSAGES]["messages"][-1]["content"][0]["content"][1]["source"]["data"] = "AAAA"
+    refused = front.http.post(MESSAGES, json=BODIES[MESSAGES] | asked[MESSAGES])
+    assert (refused.status_code, "`messages[2].content[0].content[1]`" in refused.json()["error"]["message"]) == (400, True)
+
+
 def test_after_all_of_them_a_plain_request_is_answered(front: Front) -> None:
     assert text_of(CHAT, ask(front)) == streamed_text(CHAT, told(front)) == "Fine."
     assert events(front.http.post(CHAT, json=BODIES[CHAT] | {"stream": True}).text)[-1] == "[DONE]"
