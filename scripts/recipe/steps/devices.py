@@ -46,10 +46,10 @@ class DevicesStep:
         if not self._job.config.gpus():
             return (Task("nothing to probe and nothing to tune: the engine computes on the CPU", self._say_cpu),)
         shown = self._job.shown_folder()
-        return (
-            Act(runtimes.of(self._probe).line(self._probe, shown), self._ask_peers),
-            Act(runtimes.of(self._tune).line(self._tune, shown), self._ask_table),
-        )
+        # One rank has no peer.
+        asked = [(self._probe, self._ask_peers)] if self._job.config.number("RANKS") > 1 else []
+        asked.append((self._tune, self._ask_table))
+        return tuple(Act(runtimes.of(launch).line(launch, shown), act) for launch, act in asked)
 
     def run(self) -> None:
         run_actions(self)
