@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -42,15 +41,6 @@ class Vocabulary:
         added = frozenset(tokenizer.added.values())
         told = (b"\xff" + token.to_bytes(4, "big") if token in added else tokenizer.token_bytes(token) for token in range(tokenizer.size))
         return cls(tuple(told), tuple(stops))
-
-    def encode(self) -> bytes:
-        """For `decode` in another process."""
-        return msgspec.msgpack.encode(self)
-
-    @classmethod
-    def decode(cls, data: bytes) -> Vocabulary:
-        """The vocabulary that `encode` wrote."""
-        return msgspec.msgpack.decode(data, type=cls)
 
 
 class Matcher(Protocol):

@@ -4,121 +4,89 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
 from lockstep.grammar.formats import any_object, choice_form, grammar_form, json_form, regex_form
 from lockstep.grammar.protocol import Form, GrammarError
 
-_PLACE = 'a schema stands, with "strict", in {"type": "json_schema", "json_schema": {"name": ..., "schema": {...}}}'
-MAX_TEXT, MAX_CHOICES = 1 << 16, 1000
-WORDS = ("json", "regex", "choice", "grammar", "json_object")
 FIELDS = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
 
 
-def _needed(words: str) -> NoReturn:
-    raise PydanticCustomError("needed", "{words}", {"words": words})
+def _schema(value: Any) -> Any:
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except ValueError:
+        raise PydanticCustomError("needed", "a JSON Schema, as an object or as JSON text") from None
 
 
-def _response_format(value: Any) -> Any:
-    if value is None:
-        return None
-    if not isinstance(value, dict) or value.get("type") not in ("text", "json_object", "json_schema"):
-        _needed('an object with the type "text", "json_object" or "json_schema"')
-    known = {"type", "json_schema"} if value["type"] == "json_schema" else {"type"}
-    if others := sorted(set(value) - known):
-        _needed(f"nothing but {' and '.join(sorted(known))} at its top level, where {others[0][:40]} stands; {_PLACE}")
-    if value["type"] == "json_schema":
-        told = value.get("json_schema")
-        if not isinstance(told, dict) or not isinstance(told.get("schema"), dict):
-            _needed(_PLACE)
-        if not isinstance(told.get("strict"), bool | None):
-            _needed("`json_schema.strict` to be true or false")
-        if others := sorted(set(told) - {"name", "description", "schema", "strict"}):
-            _needed(f"name, description, schema and strict in `json_schema`, not {others[0][:40]}")
-    return value
+Schema = Annotated[dict[str, Any], BeforeValidator(_schema, json_schema_input_type=dict[str, Any] | str)]
+Text = Annotated[str, StringConstraints(min_length=1, max_length=1 << 16)]
+Choice = Annotated[list[Text], Field(min_length=1, max_length=1000)]
 
 
-def _structured_outputs(value: Any) -> Any:
-    if value is None:
-        return None
-    if not isinstance(value, dict):
-        _needed(f"an object with one of {', '.join(WORDS)}")
-    told = {word: item for word, item in value.items() if item is not None and (word, item) != ("disable_any_whitespace", False)}
-    if others := sorted(set(told) - set(WORDS)):
-        _needed(f"one of {', '.join(WORDS)}; {others[0][:40]} is not served")
-    if len(told) != 1:
-        _needed(f"exactly one of {', '.join(WORDS)}")
-    word = next(iter(told))
-    return {word: _CHECKS[word](told[word])}
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
 
 
-def _json(value: Any) -> Any:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            _needed("a JSON Schema, as an object or as JSON text")
-    if not isinstance(value, dict):
-        _needed("a JSON Schema, as an object or as JSON text")
-    return value
+class NamedSchema(_Strict):
+    """A schema is enforced in full, whether `strict` or not, or refused by the keyword that cannot be."""
+
+    name: str | None = None
+    description: str | None = None
+    body: dict[str, Any] = Field(alias="schema")
+    strict: StrictBool | None = None
 
 
-def _text(value: Any) -> Any:
-    if value is not None and (not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT):
-        _needed(f"a text of 1 to {MAX_TEXT} characters")
-    return value
+class ResponseFormat(_Strict):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+    @model_validator(mode="after")
+    def _has_its_schema(self) -> ResponseFormat:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise PydanticCustomError("needed", "`json_schema` with a schema beside the type json_schema, and beside no other")
+        return self
 
 
-def _choice(value: Any) -> Any:
-    if value is not None and (not isinstance(value, list) or not all(isinstance(item, str) for item in value)):
-        _needed("a list of texts")
-    if value is not None and (not 0 < len(value) <= MAX_CHOICES or "" in value):
-        _needed(f"1 to {MAX_CHOICES} texts, none of them empty")
-    return value
+class StructuredOutputs(_Strict):
+    """Exactly one of its fields. `grammar` is EBNF with a rule `root`, `regex` matches from end to end."""
 
+    schema_: Schema | None = Field(None, alias="json")
+    regex: Text | None = None
+    choice: Choice | None = None
+    grammar: Text | None = None
+    json_object: Literal[True] | None = None
+    disable_any_whitespace: Literal[False] | None = None
 
-def _json_object(value: Any) -> Any:
-    if value is not True:
-        _needed("`json_object` to be true")
-    return value
+    @property
+    def asked(self) -> list[tuple[str, Any]]:
+        """Fields that ask for something."""
+        told = {"json": self.schema_, "regex": self.regex, "choice": self.choice, "grammar": self.grammar, "json_object": self.json_object}
+        return [(word, value) for word, value in told.items() if value is not None]
 
-
-_CHECKS: dict[str, Callable[[Any], Any]] = {
-    "json": _json, "regex": _text, "choice": _choice, "grammar": _text, "json_object": _json_object,
-}  # fmt: skip
-
-ResponseFormat = Annotated[
-    dict[str, Any] | None,
-    BeforeValidator(_response_format),
-    Field(description="text, json_object or json_schema. A schema is enforced in full, or refused by the keyword that cannot be."),
-]
-StructuredOutputs = Annotated[
-    dict[str, Any] | None,
-    BeforeValidator(_structured_outputs),
-    Field(description=f"Exactly one of {', '.join(WORDS)}; `grammar` is EBNF with a rule `root`, `regex` matches from end to end."),
-]
-GuidedJson = Annotated[dict[str, Any] | None, BeforeValidator(lambda value: None if value is None else _json(value)),
-                       Field(description="As `structured_outputs.json`.")]  # fmt: skip
-GuidedText = Annotated[str | None, BeforeValidator(_text), Field(description="As in `structured_outputs`.")]
-GuidedChoice = Annotated[list[str] | None, BeforeValidator(_choice), Field(description="As `structured_outputs.choice`.")]
+    @model_validator(mode="after")
+    def _asks_for_one_thing(self) -> StructuredOutputs:
+        if len(self.asked) != 1:
+            raise PydanticCustomError("needed", "exactly one of json, regex, choice, grammar and json_object")
+        return self
 
 
 def asked_form(fields: Mapping[str, Any]) -> tuple[Form, str] | None:
     """The form that the fields of `FIELDS` ask for, and the one that did; None for a reply of any form. Raises GrammarError."""
-    asked = [(name, fields[name]) for name in FIELDS if fields.get(name) not in (None, {"type": "text"})]
+    asked = [(name, fields[name]) for name in FIELDS if fields.get(name) is not None and getattr(fields[name], "type", "") != "text"]
     if len(asked) > 1:
         raise GrammarError(f"`{asked[0][0]}` and `{asked[1][0]}` both say what the reply has to look like; needed: one of them")
     if not asked:
         return None
     name, value = asked[0]
-    if name == "response_format":
-        schema = value["type"] == "json_schema" and value["json_schema"]["schema"]
-        return (json_form(schema, f"{name}.json_schema.schema") if schema is not False else any_object()), name
-    word, said = next(iter(value.items())) if name == "structured_outputs" else (name.removeprefix("guided_"), value)
-    where = f"{name}.{word}" if name == "structured_outputs" else name
+    if isinstance(value, ResponseFormat):
+        named = value.json_schema
+        return (any_object() if named is None else json_form(named.body, f"{name}.json_schema.schema")), name
+    word, said = value.asked[0] if isinstance(value, StructuredOutputs) else (name.removeprefix("guided_"), value)
+    where = f"{name}.{word}" if isinstance(value, StructuredOutputs) else name
     makers: dict[str, Callable[[], Form]] = {
         "json": lambda: json_form(said, where),
         "regex": lambda: regex_form(said),

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, 
 from pydantic_core import PydanticCustomError
 
 from lockstep.core.types import PRIORITIES, PRIORITY_TOKENS
-from lockstep.server.outputform import GuidedChoice, GuidedJson, GuidedText, ResponseFormat, StructuredOutputs
+from lockstep.server.outputform import Choice, ResponseFormat, Schema, StructuredOutputs, Text
 from lockstep.server.toolform import ToolChoice, ToolList
 from lockstep.server.unsupported import UNSUPPORTED, refuse_unsupported
 
@@ -143,12 +143,12 @@ class GenerationBody(Body):
         description="Seconds from arrival. Then a reply that has begun ends with `length`; one that has not is a 504.",
     )
     return_token_ids: StrictBool | None = Field(None, description="Adds the ids of prompt and reply to the `lockstep` block.")
-    response_format: ResponseFormat = None
-    structured_outputs: StructuredOutputs = None
-    guided_json: GuidedJson = None
-    guided_regex: GuidedText = None
-    guided_choice: GuidedChoice = None
-    guided_grammar: GuidedText = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Schema | None = None
+    guided_regex: Text | None = None
+    guided_choice: Choice | None = None
+    guided_grammar: Text | None = None
 
     @model_validator(mode="after")
     def _refuse_what_is_not_served(self) -> GenerationBody:
