@@ -11,6 +11,10 @@ from lockstep.kernels.cuda import MOST_SHARED_BYTES
 from lockstep.kernels.exl3 import CODEBOOKS
 from lockstep.kernels.experts import grouped
 from lockstep.kernels.experts.grouped import Shape
+from lockstep.kernels.hyper_connection import fused as sites
+from lockstep.kernels.kda import step
+from lockstep.kernels.linear import rows
+from lockstep.kernels.rms_norm import fused as norms
 
 TARGET = "sm_120"
 # Real shapes of one rank of two and of one rank alone, and those of the embedded checkpoint: hidden and expert width.
@@ -49,8 +53,26 @@ def test_kernels_around_the_products_compile_for_every_card(card: str, widths: t
     holds(found, {"prepare", "activate", "combine"})
 
 
+@pytest.mark.parametrize("form", rows.FORMS)
+@pytest.mark.parametrize("count", [1, 9, 32])
+def test_dense_products_compile_for_the_target(form: str, count: int):
+    for shape in ((4096, 12576), (1024, 4096), (256, 768)):
+        _, found = cuda.compile_source(rows.SOURCE, rows.macros(form, *shape, count, TARGET), TARGET)
+        holds(found, {"rows_product"})
+
+
+def test_kernels_between_the_products_compile_for_the_target():
+    for width in (128, 32):
+        holds(cuda.compile_source(step.SOURCE, {"WIDTH": width}, TARGET)[1], {"step_window"})
+    for hidden in (4096, 256):
+        holds(cuda.compile_source(sites.SOURCE, {"HIDDEN": hidden}, TARGET)[1], {"site_sums", "site_mix", "merge"})
+    for width in (64, 128, 512, 1536, 4096):
+        for gated in (False, True):
+            holds(cuda.compile_source(norms.SOURCE, norms.macros(width, gated), TARGET)[1], {"row_norm"})
+
+
 def test_every_source_is_compiled_here():
-    assert [path.name for path in ALL_SOURCES] == [grouped.SOURCE.name]
+    assert set(ALL_SOURCES) == {module.SOURCE for module in (grouped, rows, step, sites, norms)}
 
 
 def test_a_source_that_does_not_compile_is_named_with_the_compilers_words(tmp_path: Path):

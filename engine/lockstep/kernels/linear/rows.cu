@@ -13,9 +13,6 @@ constexpr int UNITS_K = K / 64;
 constexpr int ROWS = 8 * TILES;
 constexpr int WORDS = FORM == 0 ? 4 : FORM == 1 ? 2 : 1;
 constexpr int PAD = 16 * STRIPS + 4;
-// Units of K on their way: 8 registers of 16 bytes a lane, whatever the form.
-constexpr int MOST = (UNITS_K + WARPS - 1) / WARPS;
-constexpr int DEPTH = 8 / (WORDS * STRIPS) < MOST ? 8 / (WORDS * STRIPS) : MOST;
 
 __device__ __forceinline__ void multiply(float* sums, const u32* a, u32 b0, u32 b1) {
 #if FORM == 1
@@ -68,31 +65,26 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, row = lane >> 2;
     const int begin = UNITS_K * warp / WARPS, end = UNITS_K * (warp + 1) / WARPS, strip = blockIdx.x * STRIPS;
     float sums[STRIPS][TILES][4] = {};
-    uint4 words[DEPTH][STRIPS][WORDS];
-    auto load = [&](uint4 (*to)[WORDS], int unit) {
+    uint4 words[STRIPS][WORDS];
+    auto load = [&](int unit) {
 #pragma unroll
         for (int s = 0; s < STRIPS; s++)
 #pragma unroll
             for (int w = 0; w < WORDS; w++)
-                to[s][w] = __ldcs(weights + ((size_t)(strip + s) * UNITS_K + unit) * 32 * WORDS + (FORM == 0 ? w * 32 + lane : lane * WORDS + w));
+                words[s][w] = __ldcs(weights + ((size_t)(strip + s) * UNITS_K + unit) * 32 * WORDS + (FORM == 0 ? w * 32 + lane : lane * WORDS + w));
     };
-#pragma unroll
-    for (int d = 0; d < DEPTH; d++)
-        if (begin + d < end) load(words[d], begin + d);
+    if (begin < end) load(begin);
     // Weights are older than any launch, so the first of them come while the one in front still runs.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-    for (int first = begin; first < end; first += DEPTH)
-#pragma unroll
-    for (int d = 0; d < DEPTH; d++) {
-        const int unit = first + d;
-        if (unit >= end) break;
+#pragma unroll 2
+    for (int unit = begin; unit < end; unit++) {
         uint4 own[STRIPS][WORDS], inputs[TILES][2];
 #pragma unroll
         for (int s = 0; s < STRIPS; s++)
 #pragma unroll
-            for (int w = 0; w < WORDS; w++) own[s][w] = words[d][s][w];
-        if (unit + DEPTH < end) load(words[d], unit + DEPTH);
+            for (int w = 0; w < WORDS; w++) own[s][w] = words[s][w];
+        if (unit + 1 < end) load(unit + 1);
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
             const int at = 8 * t + row;
