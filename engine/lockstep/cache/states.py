@@ -49,8 +49,8 @@ class StateSlots:
     def copies(self, slots: list[int]) -> tuple[Tensor, Tensor]:
         """Committed and other copy of each slot, int64 `[S]` each."""
         base = [self.committed(slot) for slot in slots]
-        both = torch.tensor([base, [copy ^ 1 for copy in base]], device=self.kda.device)
-        return both[0], both[1]
+        other = [copy ^ 1 for copy in base]
+        return torch.tensor(base, device=self.kda.device), torch.tensor(other, device=self.kda.device)
 
     def flip(self, slot: int) -> None:
         """The other copy of `slot` becomes the committed one."""

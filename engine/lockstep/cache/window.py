@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lockstep.kernels import kda
+from lockstep.kernels import host, kda
 
 if TYPE_CHECKING:
     from lockstep.cache.states import StateSlots
@@ -61,18 +61,27 @@ class _Rows:
         layers, _, width, channels = tail.shape
         before = self.places.numel() * width
         source = tail.new_empty(layers, before + self.padded, channels)
+        if host.runs(tail):
+            earlier = host.parameter(tail).take(host.array(self.places), 1)
+            host.parameter(source)[:, :before] = earlier.reshape(layers, before, channels)
+            return source
         source[:, :before] = tail.index_select(1, self.places).view(layers, before, channels)
         return source
 
     def conv_source(self, layer: int, rows: Tensor) -> Tensor:
         """Add the pass's projections `rows [padded, 3 H d]` of KDA layer `layer`; returns all rows `source_index` points into."""
-        return self._filled(self._conv[layer], rows)
+        return self._filled(self._conv, layer, rows)
 
     def index_source(self, layer: int, rows: Tensor) -> Tensor:
         """The same for the indexer's key and gate rows of DSA layer `layer`, `[padded, 2 index_head_dim]`."""
-        return self._filled(self._index[layer], rows)
+        return self._filled(self._index, layer, rows)
 
-    def _filled(self, source: Tensor, rows: Tensor) -> Tensor:
+    def _filled(self, sources: Tensor, layer: int, rows: Tensor) -> Tensor:
+        if host.runs(sources):
+            held = host.parameter(sources)[layer]
+            held[len(held) - self.padded :] = host.array(rows)
+            return host.tensor(held)
+        source = sources[layer]
         source[source.shape[0] - self.padded :] = rows
         return source
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from lockstep.config.model import TextConfig
 from lockstep.kernels import kda
-from lockstep.kernels.causal_conv import causal_conv
-from lockstep.kernels.linear import linear, pack
+from lockstep.kernels.linear import pack
 from lockstep.kernels.rms_norm import gated_rms_norm
 from lockstep.layers.linear import Linear
 from lockstep.layers.params import Params
@@ -21,16 +22,18 @@ class KdaAttention:
     def __init__(self, params: Params, config: TextConfig, layer: int) -> None:
         hidden, heads, width = config.hidden_size, params.share.part(config.linear_num_heads), config.linear_head_dim
         channels = heads * width
-        self.layer, self.heads, self.width = layer, heads, width
-        self.bound = config.linear_gate_lower_bound
-        self.sizes = [3 * channels, 2 * width, heads]
+        self.layer = layer
         inputs = {f"{name}_proj": channels for name in "qkv"} | {"f_a_proj": width, "g_a_proj": width, "b_proj": heads}
         self.project = Linear.load(params, hidden, inputs)
-        self.decay_and_gate = pack(torch.stack([params.dense(f"{name}_b_proj", width, channels) for name in "fg"]))
+        decay_and_gate = pack(torch.stack([params.dense(f"{name}_b_proj", width, channels) for name in "fg"]))
         taps = [params.float(f"{name}_conv1d.weight", channels, 1, config.linear_conv_kernel) for name in "qkv"]
-        self.taps = torch.cat(taps)[:, 0].T.contiguous()
-        self.rate = params.float("A_log", heads).exp().view(heads, 1)
-        self.offset = params.float("dt_bias", channels).view(heads, width)
+        self.mixer = kda.Mixer(
+            taps=torch.cat(taps)[:, 0].T.contiguous(),
+            decay_and_gate=decay_and_gate,
+            rate=params.float("A_log", heads).exp().view(heads, 1),
+            offset=params.float("dt_bias", channels).view(heads, width),
+            bound=config.linear_gate_lower_bound,
+        )
         self.norm_weight = params.float("o_norm.weight", width)
         self.norm_eps = config.rms_norm_eps
         self.out = Linear.load(params, channels, {"o_proj": hidden})
@@ -38,10 +41,6 @@ class KdaAttention:
 
     def __call__(self, x: Tensor, rows: Rows, memory: RowMemory) -> Tensor:
         """`x [R, D]` to `[R, D]`."""
-        mixed, low, beta_input = self.project(x).split_with_sizes(self.sizes, -1)
-        mixed = causal_conv(memory.conv_source(self.layer, mixed), rows.conv_index, self.taps)
-        decay, gate = linear(low.view(-1, 2, self.width), self.decay_and_gate).unbind(1)
-        q, k, v, log_decay = kda.inputs(mixed, decay, self.rate, self.offset, self.bound)
-        o = memory.delta_rule(self.layer, (q, k, v, log_decay, kda.beta(beta_input)))
-        o = gated_rms_norm(o, self.norm_weight, gate.view(-1, self.heads, self.width), self.norm_eps)
+        inputs, gate = kda.prepare(self.project(x), partial(memory.conv_source, self.layer), rows.conv_index, self.mixer)
+        o = gated_rms_norm(memory.delta_rule(self.layer, inputs), self.norm_weight, gate, self.norm_eps)
         return self.exchange.add(self.out(o.flatten(1)))

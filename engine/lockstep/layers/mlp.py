@@ -10,7 +10,7 @@ from torch import Tensor
 from lockstep.config.model import TextConfig
 from lockstep.kernels import experts
 from lockstep.kernels.exl3 import Exl3Matrix
-from lockstep.kernels.linear import linear, pack
+from lockstep.kernels.linear import Packed, linear, pack
 from lockstep.kernels.router import route
 from lockstep.kernels.swiglu import swiglu_between, swiglu_pair
 from lockstep.layers.linear import Linear
@@ -34,7 +34,7 @@ class DenseMlp:
     def partial(self, x: Tensor) -> Tensor:
         """What this rank's columns add to the result, `[R, D]`."""
         first, last = self.gate_up.single, self.down.single
-        if first is not None and last is not None:
+        if isinstance(first, Packed) and isinstance(last, Packed):
             return swiglu_between(x, first, last, self.limit)
         return self.down(swiglu_pair(self.gate_up(x), self.limit))
 

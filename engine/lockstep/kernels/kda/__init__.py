@@ -6,14 +6,50 @@ rows at once in chunk form and is what prompt tokens use. Their bits differ, so 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Rows
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from lockstep.kernels import host as host_rows
+from lockstep.kernels.causal_conv import causal_conv
 from lockstep.kernels.kda import host, ref, step
+from lockstep.kernels.linear import Packed, linear
 
 TILE_ROWS = 64
+
+
+RowInputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Mixer:
+    """What turns a layer's projections into inputs of the recurrence, for H heads of width d.
+
+    `taps [k, 3 H d]` of the convolution, `decay_and_gate [2, d, H d]` packed, `rate [H, 1]`, `offset [H, d]` and `bound` as in `inputs`.
+    """
+
+    taps: Tensor
+    decay_and_gate: Packed
+    rate: Tensor
+    offset: Tensor
+    bound: float
+
+
+def prepare(projected: Tensor, source: Callable[[Tensor], Tensor], index: Tensor, mixer: Mixer) -> tuple[RowInputs, Tensor]:
+    """q, k, v, log decay, beta as `step_window` takes them, and the gate `[R, H, d]`, from `projected [R, 3 H d + 2 d + H]`.
+
+    `source` adds the rows' first 3 H d values to the earlier ones; `index [R, k]` points into what it returns (see `causal_conv`).
+    """
+    if host_rows.runs(projected):
+        return host.prepare(projected, source, index, mixer)
+    heads, width = mixer.offset.shape
+    mixed, low, beta_input = projected.split_with_sizes([3 * heads * width, 2 * width, heads], -1)
+    mixed = causal_conv(source(mixed), index, mixer.taps)
+    decay, gate = linear(low.view(-1, 2, width), mixer.decay_and_gate).unbind(1)
+    q, k, v, log_decay = inputs(mixed, decay, mixer.rate, mixer.offset, mixer.bound)
+    return (q, k, v, log_decay, beta(beta_input)), gate.view(-1, heads, width)
 
 
 def inputs(mixed: Tensor, decay_input: Tensor, rate: Tensor, offset: Tensor, bound: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:

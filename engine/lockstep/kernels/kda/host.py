@@ -2,26 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Rows
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
 
 from lockstep.kernels import host
+from lockstep.kernels.causal_conv.host import convolve
+from lockstep.kernels.host import Array
+from lockstep.kernels.linear import linear
+
+if TYPE_CHECKING:
+    from lockstep.kernels.kda import Mixer, RowInputs
 
 _UNIT_EPS = 1e-6
+
+
+def prepare(projected: Tensor, source: Callable[[Tensor], Tensor], index: Tensor, mixer: Mixer) -> tuple[RowInputs, Tensor]:
+    """See `kda.prepare`."""
+    heads, width = mixer.offset.shape
+    channels = heads * width
+    values = host.array(projected)
+    mixed = convolve(host.array(source(host.tensor(values[:, : 3 * channels]))), host.array(index), host.parameter(mixer.taps))
+    low = values[:, 3 * channels : 3 * channels + 2 * width].reshape(-1, 2, width)
+    both = host.array(linear(host.tensor(low), mixer.decay_and_gate)).reshape(-1, 2, heads, width)
+    q, k, v, decay = _inputs(mixed.reshape(-1, 3, heads, width), both[:, 0], mixer.rate, mixer.offset, mixer.bound)
+    beta = host.sigmoid(values[:, 3 * channels + 2 * width :])[..., None]
+    return (host.tensor(q), host.tensor(k), host.tensor(v), host.tensor(decay), host.tensor(beta)), host.tensor(both[:, 1])
 
 
 def inputs(mixed: Tensor, decay_input: Tensor, rate: Tensor, offset: Tensor, bound: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """See `kda.inputs`."""
     heads, width = offset.shape
-    values = host.array(mixed).reshape(-1, 3, heads, width)
-    pair = host.unit(values[:, :2], _UNIT_EPS, 1.0)
-    pair[:, 0] *= np.float32(width**-0.5)
-    decay = host.array(decay_input).reshape(-1, heads, width) + host.parameter(offset)
+    values = host.array(mixed).reshape(-1, 3, heads, width), host.array(decay_input).reshape(-1, heads, width)
+    q, k, v, decay = _inputs(*values, rate, offset, bound)
+    return host.tensor(q), host.tensor(k), host.tensor(v), host.tensor(decay)
+
+
+def _inputs(mixed: Array, decay: Array, rate: Tensor, offset: Tensor, bound: float) -> tuple[Array, Array, Array, Array]:
+    pair = host.unit(mixed[:, :2], _UNIT_EPS, 1.0)
+    pair[:, 0] *= np.float32(mixed.shape[-1] ** -0.5)
+    decay = decay + host.parameter(offset)
     decay *= -host.parameter(rate)
     host.share(decay, bound)
-    return host.tensor(pair[:, 0]), host.tensor(pair[:, 1]), host.tensor(values[:, 2]), host.tensor(decay)
+    return pair[:, 0], pair[:, 1], mixed[:, 2], decay
 
 
 def beta(x: Tensor) -> Tensor:
