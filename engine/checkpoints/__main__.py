@@ -1,4 +1,4 @@
-"""`python -m checkpoints tiny DIRECTORY` or `.. synthetic DIRECTORY`: writes a checkpoint and ends. Parses and hands over; decides nothing."""
+"""`python -m checkpoints tiny DIRECTORY`, or `synthetic`: writes a checkpoint and ends. Parses and hands over; decides nothing."""
 
 from __future__ import annotations
 

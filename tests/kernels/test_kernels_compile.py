@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.compiled import Resources, compiled
 from lockstep.kernels import cuda, experts
 from lockstep.kernels.cuda import MOST_SHARED_BYTES
 from lockstep.kernels.exl3 import CODEBOOKS
@@ -23,7 +24,7 @@ SHAPES = [shape for hidden, width in WIDTHS for shape in (Shape(hidden, 2 * widt
 ALL_SOURCES = sorted(path for path in Path(experts.__file__).parents[1].rglob("*.cu"))
 
 
-def holds(found: dict[str, cuda.Resources], kernels: set[str], dynamic_bytes: int = 0) -> None:
+def holds(found: dict[str, Resources], kernels: set[str], dynamic_bytes: int = 0) -> None:
     assert set(found) == kernels
     for name, resources in found.items():
         assert resources.spilled_bytes == 0, f"{name} spills {resources.spilled_bytes} bytes a thread"
@@ -34,7 +35,7 @@ def holds(found: dict[str, cuda.Resources], kernels: set[str], dynamic_bytes: in
 @pytest.mark.parametrize(("card", "shape"), [*((TARGET, shape) for shape in SHAPES), *(("sm_90", shape) for shape in SHAPES[:2])])
 def test_products_of_experts_compile_for_every_card(card: str, shape: Shape):
     launch = grouped.LAUNCHES[card]
-    _, found = cuda.compile_source(grouped.SOURCE, shape.macros(launch, "mcg"), card)
+    found = compiled(grouped.SOURCE, shape.macros(launch, "mcg"), card)
     holds(found, {"product"}, launch.shared_bytes)
     assert found["product"].registers * launch.warps * 32 * launch.blocks <= 65536
 
@@ -43,13 +44,13 @@ def test_products_of_experts_compile_for_every_card(card: str, shape: Shape):
 @pytest.mark.parametrize("variant", [grouped.REAL, grouped.BYTES_ONLY, grouped.ALU_ONLY])
 def test_every_codebook_and_variant_compiles_for_the_target(codebook: str, variant: int):
     launch = grouped.LAUNCHES[TARGET]
-    _, found = cuda.compile_source(grouped.SOURCE, SHAPES[0].macros(launch, codebook, variant), TARGET)
+    found = compiled(grouped.SOURCE, SHAPES[0].macros(launch, codebook, variant), TARGET)
     holds(found, {"product"}, launch.shared_bytes)
 
 
 @pytest.mark.parametrize(("card", "widths"), [*((TARGET, widths) for widths in WIDTHS), ("sm_90", WIDTHS[0])])
 def test_kernels_around_the_products_compile_for_every_card(card: str, widths: tuple[int, int]):
-    _, found = cuda.compile_source(grouped.SOURCE, grouped.small_macros(*widths, slots=8), card)
+    found = compiled(grouped.SOURCE, grouped.small_macros(*widths, slots=8), card)
     holds(found, {"prepare", "activate", "combine"})
 
 
@@ -57,18 +58,18 @@ def test_kernels_around_the_products_compile_for_every_card(card: str, widths: t
 @pytest.mark.parametrize("count", [1, 9, 32])
 def test_dense_products_compile_for_the_target(form: str, count: int):
     for shape in ((4096, 12576), (1024, 4096), (256, 768)):
-        _, found = cuda.compile_source(rows.SOURCE, rows.macros(form, *shape, count, TARGET), TARGET)
+        found = compiled(rows.SOURCE, rows.macros(form, *shape, count, TARGET), TARGET)
         holds(found, {"rows_product"})
 
 
 def test_kernels_between_the_products_compile_for_the_target():
     for width in (128, 32):
-        holds(cuda.compile_source(step.SOURCE, {"WIDTH": width}, TARGET)[1], {"step_window"})
+        holds(compiled(step.SOURCE, {"WIDTH": width}, TARGET), {"step_window"})
     for hidden in (4096, 256):
-        holds(cuda.compile_source(sites.SOURCE, {"HIDDEN": hidden}, TARGET)[1], {"site_sums", "site_mix", "merge"})
+        holds(compiled(sites.SOURCE, {"HIDDEN": hidden}, TARGET), {"site_sums", "site_mix", "merge"})
     for width in (64, 128, 512, 1536, 4096):
         for gated in (False, True):
-            holds(cuda.compile_source(norms.SOURCE, norms.macros(width, gated), TARGET)[1], {"row_norm"})
+            holds(compiled(norms.SOURCE, norms.macros(width, gated), TARGET), {"row_norm"})
 
 
 def test_every_source_is_compiled_here():
@@ -88,7 +89,7 @@ def test_what_spills_is_seen(tmp_path: Path):
     body += "for (int r = 0; r < 3; r++) for (int i = 0; i < 96; i++) v[i] = v[i] * v[(i + 5) % 96] + x[i];"
     body += "for (int i = 0; i < 96; i++) x[i] = v[i];"
     source.write_text(f'extern "C" __global__ void __launch_bounds__(1024, 2) k(float* x) {{ {body} }}')
-    _, found = cuda.compile_source(source, {}, TARGET)
+    found = compiled(source, {}, TARGET)
     assert found["k"].spilled_bytes > 0
     assert found["k"].registers <= 65536 // 1024
 

@@ -7,10 +7,9 @@ is needed.
 from __future__ import annotations
 
 import ctypes
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +21,10 @@ MOST_SHARED_BYTES = 99 << 10
 Macros = Mapping[str, int]
 Argument = Tensor | int | float
 _KINDS = {int: ctypes.c_int, float: ctypes.c_float}
-_REPORT = re.compile(r"entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores.*?Used (\d+) registers", re.DOTALL)
-_SHARED = re.compile(r"(\d+) bytes smem")
 
 
 class CompileError(RuntimeError):
     """NVRTC refused a source; the message is its log."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """What one kernel takes: registers a thread, static shared memory a block, stack and spilled bytes a thread."""
-
-    registers: int
-    shared_bytes: int
-    stack_bytes: int
-    spilled_bytes: int
 
 
 def target(device: torch.device) -> str:
@@ -46,13 +33,12 @@ def target(device: torch.device) -> str:
     return f"sm_{major}{minor}"
 
 
-def compile_source(source: Path, macros: Macros, architecture: str) -> tuple[bytes, dict[str, Resources]]:
-    """Machine code of `source` for `architecture`, and what each of its kernels takes. Needs NVRTC, but no GPU.
+def compile_source(source: Path, macros: Macros, architecture: str) -> tuple[bytes, str]:
+    """Machine code of `source` for `architecture`, and the compiler's report of what its kernels take. Needs NVRTC, but no GPU.
 
     Raises CompileError with the compiler's log.
     """
-    from cuda.bindings import nvrtc
-
+    nvrtc = _bindings("nvrtc")
     program = _checked(nvrtc.nvrtcCreateProgram(source.read_bytes(), source.name.encode(), 0, [], []))
     options = [
         f"--gpu-architecture={architecture}",
@@ -70,18 +56,7 @@ def compile_source(source: Path, macros: Macros, architecture: str) -> tuple[byt
     code = b" " * _checked(nvrtc.nvrtcGetCUBINSize(program))
     _checked(nvrtc.nvrtcGetCUBIN(program, code))
     nvrtc.nvrtcDestroyProgram(program)
-    return code, _resources(text)
-
-
-def _resources(log: str) -> dict[str, Resources]:
-    found = {}
-    for part in log.split("Compiling ")[1:]:
-        match = _REPORT.search(part)
-        if match:
-            shared = _SHARED.search(part)
-            name, stack, spilled, registers = match.groups()
-            found[name] = Resources(int(registers), int(shared[1]) if shared else 0, int(stack), int(spilled))
-    return found
+    return code, text
 
 
 class Kernel:
@@ -96,8 +71,7 @@ class Kernel:
 
         A kernel that `overlaps` may begin before the launch in front of it has ended, and waits for it by itself.
         """
-        from cuda.bindings import driver
-
+        driver = _bindings("driver")
         values = tuple(value.data_ptr() if isinstance(value, Tensor) else value for value in arguments)
         kinds = tuple(ctypes.c_void_p if isinstance(value, Tensor) else _KINDS[type(value)] for value in arguments)
         config = self._config(blocks, threads, torch.cuda.current_stream(self._device).cuda_stream, overlaps)
@@ -106,8 +80,7 @@ class Kernel:
     def _config(self, blocks: int, threads: int, stream: int, overlaps: bool) -> Any:
         key = (blocks, threads, stream, overlaps)
         if key not in self._configs:
-            from cuda.bindings import driver
-
+            driver = _bindings("driver")
             config = driver.CUlaunchConfig()
             config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
             config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
@@ -129,8 +102,7 @@ def load(source: Path, macros: Macros, device: torch.device, shared: Mapping[str
 def _load(
     source: Path, macros: tuple[tuple[str, int], ...], index: int, shared: tuple[tuple[str, int], ...]
 ) -> tuple[tuple[str, Kernel], ...]:
-    from cuda.bindings import driver
-
+    driver = _bindings("driver")
     device = torch.device("cuda", index)
     code, _ = compile_source(source, dict(macros), target(device))
     with torch.cuda.device(device):
@@ -143,6 +115,11 @@ def _load(
             _checked(driver.cuFuncSetAttribute(function, most, size))
             found.append((name, Kernel(function, device, size)))
     return tuple(found)
+
+
+def _bindings(name: str) -> Any:
+    """A module of cuda-bindings, which a CPU build of torch does not bring along."""
+    return import_module(f"cuda.bindings.{name}")
 
 
 def _checked(answer: tuple[Any, ...]) -> Any:
