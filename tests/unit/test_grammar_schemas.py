@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from functools import reduce
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from fixtures.fronts import TOKENIZER
 from fixtures.schemas import backend, is_valid, schema_of, spell
 from lockstep.grammar.formats import any_object, json_form
 from lockstep.grammar.keywords import SchemaError
+from lockstep.grammar.protocol import GrammarError
 from lockstep.grammar.schema import enforceable
 
 NODE = {"type": "object", "properties": {"v": {"type": "integer"}, "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}}
@@ -144,3 +147,25 @@ def test_a_schema_out_of_a_seed_is_enforced_and_kept_in_words_of_its_own():
         told = json.dumps(schema)
         enforceable(schema, "s")
         assert json.dumps(schema) == told, "reading changed the schema"
+
+
+@pytest.mark.skipif("JSONSCHEMA_SUITE" not in os.environ, reason="set JSONSCHEMA_SUITE to a draft's folder of JSON Schema's own test suite")
+def test_no_invalid_value_of_the_schema_languages_own_suite_is_taken():
+    """The suite comes in jsonschema's source archive (`json/tests/draft2020-12`)."""
+    taken = refused = checked = 0
+    wrong = []
+    for path in sorted(Path(os.environ["JSONSCHEMA_SUITE"]).glob("*.json")):
+        for group in json.loads(path.read_text(encoding="utf-8")):
+            try:
+                form = json_form(group["schema"], "s")
+                backend().compile(form)
+            except GrammarError:
+                refused += 1
+                continue
+            taken += 1
+            for case in group["tests"]:
+                checked += 1
+                if not case["valid"] and spell(form, json.dumps(case["data"], ensure_ascii=False)):
+                    wrong.append((path.stem, group["description"], case["description"]))
+    assert not wrong, wrong
+    assert taken > 100 < refused, (taken, refused, checked)
