@@ -37,20 +37,20 @@ SCRIPT = {
 HI = [{"role": "user", "content": "hi"}]
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 PICTURE = "iVBORw0KGgoAAAANSUhEUgAAABwAAAAcCAIAAAD9b0jDAAAAJElEQVR42mP8z0B9wMRAAzBq6KihowaOGjpq6Kiho4aOGjrUDQUAI/ABN3qZ8kEAAAAASUVORK5CYII="
-_CHAT_TURNS = [
+CHAT_TURNS = [
     {"role": "user", "content": "weather?"},
     {"role": "assistant", "content": "See: ", "tool_calls": [
         {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'}}]},
     {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
 ]  # fmt: skip
-_MESSAGE_TURNS = [
+MESSAGE_TURNS = [
     {"role": "user", "content": [{"type": "text", "text": "weather?", "cache_control": {"type": "ephemeral"}}]},
     {"role": "assistant", "content": [
         {"type": "thinking", "thinking": "look", "signature": ""}, {"type": "text", "text": "See: "},
         {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Rome"}}]},
     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "sunny"}]}]},
 ]  # fmt: skip
-_ITEMS = [
+ITEMS = [
     {"role": "user", "content": [{"type": "input_text", "text": "weather?"}]},
     {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "look"}]},
     {"type": "function_call", "call_id": "call_1", "name": "get_weather", "arguments": '{"city": "Rome"}'},
@@ -64,7 +64,7 @@ CHAT: dict[str, Fields] = {
     "a call": {"seed": 3, "tools": TOOLS},
     "two calls behind a thought": {"seed": 4, "tools": TOOLS, "reasoning_effort": "high"},
     "a call that is to be the only one": {"seed": 4, "tools": TOOLS, "parallel_tool_calls": False, "reasoning_effort": "high"},
-    "a tool's result": {"seed": 1, "tools": TOOLS, "messages": _CHAT_TURNS},
+    "a tool's result": {"seed": 1, "tools": TOOLS, "messages": CHAT_TURNS},
     "a stop string": {"seed": 5, "stop": ["five"]},
     "cut by max_tokens": {"seed": 5, "max_completion_tokens": 2},
     "cut in a call": {"seed": 3, "tools": TOOLS, "max_completion_tokens": 5},
@@ -92,7 +92,7 @@ RESPONSES: dict[str, Fields] = {
     "two calls behind a thought": {
         "seed": 4, "tools": [{"type": "function", **tool["function"]} for tool in TOOLS[1:3]], "reasoning": {"effort": "high"},
     },
-    "a tool's result": {"seed": 1, "input": _ITEMS},
+    "a tool's result": {"seed": 1, "input": ITEMS},
     "cut by max_output_tokens": {"seed": 2, "max_output_tokens": 1, "reasoning": {"effort": "low"}},
     "nothing said": {"seed": 1, "input": [], "max_output_tokens": 1},
     "a picture": {"seed": 1, "input": [{"role": "user", "content": [
@@ -106,7 +106,7 @@ MESSAGES: dict[str, Fields] = {
         "seed": 4, "tools": [{"name": "get_weather", "input_schema": SCHEMA}, {"name": "now", "input_schema": {"type": "object"}}],
         "thinking": {"type": "enabled", "budget_tokens": 1024},
     },
-    "a tool's result": {"seed": 1, "messages": _MESSAGE_TURNS},
+    "a tool's result": {"seed": 1, "messages": MESSAGE_TURNS},
     "a stop string": {"seed": 5, "stop_sequences": ["five"]},
     "cut by max_tokens": {"seed": 5, "max_tokens": 2},
     "cut in thought": {"seed": 2, "max_tokens": 1, "thinking": {"type": "enabled", "budget_tokens": 1024}},

@@ -53,7 +53,7 @@ def chat_form(body: MessagesBody, thinks: bool) -> ChatBody:
     chat["stream"], chat["stop"] = body.stream, body.stop_sequences
     chat |= _thinking(body, thinks) | _tools(body)
     edits = (body.context_management or {}).get("edits") or []
-    if any(edit != _KEPT_THOUGHTS for edit in edits):
+    if not isinstance(edits, list) or any(edit != _KEPT_THOUGHTS for edit in edits):
         _refuse("context_management", f"has edits that are not served; needed: none, or {_KEPT_THOUGHTS}")
     return validate(chat, ChatBody)
 
@@ -167,8 +167,8 @@ def _tools(body: MessagesBody) -> dict[str, Any]:
         return {"tools": tools or None}
     if choice.get("type") == "tool":
         chosen: Any = {"type": "function", "function": {"name": choice.get("name")}}
-    elif choice.get("type") in _CHOICES:
-        chosen = _CHOICES[choice["type"]]
+    elif (kind := str(choice.get("type"))) in _CHOICES:
+        chosen = _CHOICES[kind]
     else:
         _refuse("tool_choice.type", "is unknown; needed: auto, any, tool or none")
     return {"tools": tools or None, "tool_choice": chosen, "parallel_tool_calls": choice.get("disable_parallel_tool_use") is not True}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -135,21 +134,13 @@ def _voices(generations: Sequence[Generation], dialects: Sequence[Dialect]) -> l
 
 def usage_of(generations: Sequence[Generation]) -> dict[str, Any]:
     """OpenAI's usage object. A prompt counts once, whatever the number of its choices."""
-    total: Counter[str] = Counter()
-    for generation in generations:
-        own = generation.usage()
-        total["completion_tokens"] += own["completion_tokens"]
-        total["reasoning_tokens"] += own["completion_tokens_details"]["reasoning_tokens"]
-        if generation.choice == 0:
-            total["prompt_tokens"] += own["prompt_tokens"]
-            total["cached_tokens"] += own["prompt_tokens_details"]["cached_tokens"]
-    return {
-        "prompt_tokens": total["prompt_tokens"],
-        "completion_tokens": total["completion_tokens"],
-        "total_tokens": total["prompt_tokens"] + total["completion_tokens"],
-        "prompt_tokens_details": {"cached_tokens": total["cached_tokens"]},
-        "completion_tokens_details": {"reasoning_tokens": total["reasoning_tokens"]},
-    }
+    own = [generation.usage() for generation in generations]
+    of_prompts = [usage for usage, generation in zip(own, generations, strict=True) if generation.choice == 0]
+    prompt, reply = sum(usage["prompt_tokens"] for usage in of_prompts), sum(usage["completion_tokens"] for usage in own)
+    cached = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in of_prompts)
+    thought = sum(usage["completion_tokens_details"]["reasoning_tokens"] for usage in own)
+    details = {"prompt_tokens_details": {"cached_tokens": cached}, "completion_tokens_details": {"reasoning_tokens": thought}}
+    return {"prompt_tokens": prompt, "completion_tokens": reply, "total_tokens": prompt + reply} | details
 
 
 def _figures(generations: Sequence[Generation], with_ids: bool) -> dict[str, Any]:

@@ -151,40 +151,25 @@ class ResponseWriter(BlockWriter):
     def _whole(self, status: str) -> dict[str, Any]:
         body, sampling, has_ended = self._body, self._generation.request.sampling, status in ("completed", "incomplete")
         extra = body.model_extra or {}
-        return {
-            "id": self._generation.request.id,
-            "object": "response",
-            "created_at": self._created,
-            "status": status,
-            "error": None,
-            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
-            "instructions": body.instructions,
-            "max_output_tokens": body.max_output_tokens,
-            "metadata": body.metadata or {},
-            "model": self._model,
-            "output": self.blocks[:],
-            "parallel_tool_calls": extra.get("parallel_tool_calls") is not False,
-            "previous_response_id": body.previous_response_id,
-            "reasoning": {"effort": (body.reasoning or {}).get("effort"), "summary": None},
-            "store": body.store is not False,
-            "temperature": sampling.temperature,
-            "text": {"format": (body.text or {}).get("format") or {"type": "text"}},
-            "tool_choice": body.tool_choice or "auto",
-            "tools": [tool for tool in body.tools or () if tool.get("type") == "function"],
-            "top_p": sampling.top_p,
-            "truncation": "disabled",
-            "usage": self._usage() if has_ended else None,
-        } | ({"lockstep": self._generation.figures(extra.get("return_token_ids") is True)} if has_ended else {})
+        told = {
+            "id": self._generation.request.id, "object": "response", "created_at": self._created, "status": status, "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None, "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens, "metadata": body.metadata or {}, "model": self._model, "output": self.blocks[:],
+            "parallel_tool_calls": extra.get("parallel_tool_calls") is not False, "previous_response_id": body.previous_response_id,
+            "reasoning": {"effort": (body.reasoning or {}).get("effort"), "summary": None}, "store": body.store is not False,
+            "temperature": sampling.temperature, "text": {"format": (body.text or {}).get("format") or {"type": "text"}},
+            "tool_choice": body.tool_choice or "auto", "tools": [tool for tool in body.tools or () if tool.get("type") == "function"],
+            "top_p": sampling.top_p, "truncation": "disabled", "usage": self._usage() if has_ended else None,
+        }  # fmt: skip
+        return told | ({"lockstep": self._generation.figures(extra.get("return_token_ids") is True)} if has_ended else {})
 
     def _usage(self) -> dict[str, Any]:
         usage = self._generation.usage()
         return {
-            "input_tokens": usage["prompt_tokens"],
-            "input_tokens_details": usage["prompt_tokens_details"],
-            "output_tokens": usage["completion_tokens"],
-            "output_tokens_details": usage["completion_tokens_details"],
+            "input_tokens": usage["prompt_tokens"], "input_tokens_details": usage["prompt_tokens_details"],
+            "output_tokens": usage["completion_tokens"], "output_tokens_details": usage["completion_tokens_details"],
             "total_tokens": usage["total_tokens"],
-        }
+        }  # fmt: skip
 
 
 _WORDS: dict[Kind, str] = {"thought": "reasoning_text", "text": "output_text"}

@@ -69,12 +69,11 @@ def chat_form(body: ResponsesBody, earlier: Sequence[Item]) -> ChatBody:
     chat["messages"] = messages or [{"role": "user", "content": ""}]
     chat["stream"], chat["reasoning_effort"] = body.stream, (body.reasoning or {}).get("effort")
     chat["response_format"] = _format((body.text or {}).get("format"))
-    tools, names = _tools(body.tools or ())
-    choice = _choice(body.tool_choice)
-    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        tools = [tool for tool in tools if tool["function"]["name"] in choice["names"]]
-        choice = choice["mode"]
-    chat |= {"tools": tools or None, "tool_choice": choice if names or choice not in ("auto", "none") else None}
+    tools = _tools(body.tools or ())
+    choice, allowed = _choice(body.tool_choice)
+    if allowed is not None:
+        tools = [tool for tool in tools if tool["function"].get("name") in allowed]
+    chat |= {"tools": tools or None, "tool_choice": choice}
     return validate(chat, ChatBody)
 
 
@@ -92,6 +91,8 @@ def _add(messages: list[dict[str, Any]], item: Item, where: str) -> None:
             messages.append({"role": item.get("role"), "content": _parts(item.get("content"), where)})
         case "reasoning":
             turn, said = _assistant(messages), item.get("content") or item.get("summary") or []
+            if not isinstance(said, list) or not all(isinstance(part, dict) for part in said):
+                _refuse(where, "holds no list of parts; needed: content or summary of the form that replies have")
             turn["reasoning_content"] = turn.get("reasoning_content", "") + "".join(str(part.get("text") or "") for part in said)
         case "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
@@ -140,21 +141,20 @@ def _format(wanted: Any) -> Any:
     return {"type": "json_schema", "json_schema": {name: value for name, value in wanted.items() if name != "type"}}
 
 
-def _tools(tools: Sequence[Any]) -> tuple[list[dict[str, Any]], set[str]]:
-    """Functions, nested as chat has them, and their names."""
-    kept = [
+def _tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
+    """Functions, nested as chat has them."""
+    return [
         {"type": "function", "function": {name: value for name, value in tool.items() if name != "type" and value is not None}}
         for tool in tools
         if tool.get("type") == "function"
     ]
-    return kept, {str(tool["function"].get("name")) for tool in kept}
 
 
-def _choice(choice: Any) -> Any:
+def _choice(choice: Any) -> tuple[Any, list[Any] | None]:
+    """Chat's word for it, and the names it allows if not all."""
     match choice:
         case {"type": "function", "name": str(name)}:
-            return {"type": "function", "function": {"name": name}}
+            return {"type": "function", "function": {"name": name}}, None
         case {"type": "allowed_tools", "tools": list(allowed)}:
-            names = {tool.get("name") for tool in allowed if isinstance(tool, dict)}
-            return {"type": "allowed_tools", "mode": choice.get("mode", "auto"), "names": names}
-    return choice
+            return choice.get("mode", "auto"), [tool.get("name") for tool in allowed if isinstance(tool, dict)]
+    return choice, None
