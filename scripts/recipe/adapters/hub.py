@@ -11,6 +11,7 @@ import collections
 import errno
 import glob
 import hashlib
+import importlib
 import os
 import pwd
 import shutil
@@ -28,6 +29,7 @@ MANIFEST, MARKER, PARTS = ".recipe-manifest.json", ".recipe.json", ".recipe-part
 WORKERS = 6
 # Small enough that a slow way is not taken for one that brings nothing.
 PIECE_BYTES = 256 * 1024
+LONG_TO_READ = 1 << 30
 TRIES, PAUSE_S, LONGEST_PAUSE_S = 4, 1.0, 300.0
 STALLS = 5
 TELL_S, TICK_S, RATE_S = 2.0, 0.25, 30.0
@@ -113,8 +115,9 @@ def _complete(repository: str, revision: str, folder: Path, stall_s: float) -> s
     if left and is_offline:
         return f"OFFLINE=1 fetches nothing; missing or different: {', '.join(left)}"
     if left:
-        Watch(folder, facts, stall_s).start()
-        left = _fetch(repository, revision, folder, facts, left)
+        watch = Watch(folder, facts, stall_s)
+        watch.start()
+        left = _fetch(repository, revision, folder, facts, left, watch)
     if not left:
         shutil.rmtree(folder / PARTS, ignore_errors=True)
         files.write_json(folder / MARKER, {"revision": revision, "files": {name: _stamp(folder / name) for name in facts}})
@@ -155,19 +158,24 @@ def _wrong(folder: Path, revision: str, facts: Facts) -> list[str]:
     return [name for name in sorted(facts) if _stamp(folder / name) != known.get(name, 0) and not _is_whole(folder / name, facts[name])]
 
 
-def _fetch(repository: str, revision: str, folder: Path, facts: Facts, left: list[str]) -> list[str]:
+def _fetch(repository: str, revision: str, folder: Path, facts: Facts, left: list[str], watch: Watch) -> list[str]:
     """Names of what does not come right."""
     from huggingface_hub import constants
 
+    # The client loads its parts when they are named, which is no time of the transfer.
+    importlib.import_module("huggingface_hub.file_download")
     tries_left = TRIES - 1
     while True:
         for path in (*(folder / name for name in left), *_foreign_parts(folder)):
             path.unlink(missing_ok=True)
         there = bytes_there(folder, facts)
+        watch.expects = True
         try:
             _transfer(repository, revision, folder, {name: facts[name]["bytes"] for name in left})
         except Exception as error:
+            watch.expects = False
             _pause(error, tries_left)
+        watch.expects = False
         left = [name for name in left if not _is_whole(folder / name, facts[name])]
         if not left or not tries_left:
             return left
@@ -229,17 +237,22 @@ def _is_whole(path: Path, facts: Mapping[str, Any]) -> bool:
     """Size and digest: SHA-256 of a large file, Git's object id of a small one."""
     if (_stamp(path) or [-1])[0] != facts["bytes"]:
         return False
+    if facts["bytes"] >= LONG_TO_READ:
+        sys.stderr.write(f"comparing {path.name} with its digest\n")
     if facts["sha256"]:
         return files.sha256(path) == facts["sha256"]
     return hashlib.sha1(b"blob %d\0" % facts["bytes"] + path.read_bytes()).hexdigest() == facts["git"]
 
 
 class Watch(threading.Thread):
-    """Tells how far it is, and lets this program begin again as a new self where nothing has come for `stall_s` seconds."""
+    """Tells how far it is, and lets this program begin again as a new self where nothing has come for `stall_s` seconds.
+
+    Only while something is expected: neither a pause that the hub asked for nor a long reading of what came is a stall.
+    """
 
     def __init__(self, folder: Path, facts: Facts, stall_s: float) -> None:
         super().__init__(daemon=True)
-        self._folder, self._facts, self._stall_s = folder, facts, stall_s
+        self._folder, self._facts, self._stall_s, self.expects = folder, facts, stall_s, False
         self._total = sum(told["bytes"] for told in facts.values())
 
     def run(self) -> None:
@@ -250,7 +263,7 @@ class Watch(threading.Thread):
             time.sleep(TICK_S)
             now_s, now = time.monotonic(), bytes_there(self._folder, self._facts)
             # A file that came wrong is removed: that is progress too.
-            grown_s, there = (now_s if now != there else grown_s), now
+            grown_s, there = (now_s if now != there or not self.expects else grown_s), now
             seen.append((now_s, now))
             while now_s - seen[0][0] > RATE_S:
                 seen.popleft()
