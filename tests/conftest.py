@@ -20,16 +20,21 @@ def _cuda_devices() -> int:
 
 
 def _has_docker() -> bool:
-    """Whether tests may start a daemon of their own; Debian's packages are installed where they are missing."""
-    if os.geteuid() != 0:
-        return False
-    missing = [
-        package for package, program in DOCKER_PACKAGES.items() if shutil.which(program, path="/usr/sbin:/usr/bin:/sbin:/bin") is None
-    ]
+    """Whether tests may start a daemon of their own."""
+    return os.geteuid() == 0 and _has(DOCKER_PACKAGES)
+
+
+def _has(packages: dict[str, str]) -> bool:
+    """Whether the program of each of Debian's packages is there; what is missing is installed where root may."""
+    missing = [package for package, program in packages.items() if shutil.which(program, path="/usr/sbin:/usr/bin:/sbin:/bin") is None]
     return not missing or subprocess.run(["bash", DEBIAN, *missing], capture_output=True, check=False).returncode == 0
 
 
+PROMETHEUS = {"prometheus": "prometheus"}
+BROWSER = {"chromium": "chromium", "chromium-driver": "chromedriver"}
 NEEDS = {
+    "prometheus": ("needs Debian's prometheus", lambda: _has(PROMETHEUS)),
+    "browser": ("needs Debian's chromium and chromium-driver", lambda: _has(BROWSER)),
     "gpu": ("needs one CUDA device", lambda: _cuda_devices() >= 1),
     "gpu2": ("needs two CUDA devices of one host", lambda: _cuda_devices() >= 2),
     "docker": ("needs root and Debian's docker.io and mmdebstrap", _has_docker),

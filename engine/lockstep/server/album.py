@@ -81,7 +81,11 @@ async def read_album(site: Deployment, messages: Sequence[ChatMessage], owner: s
         decoded, placeholders = [], None
     else:
         _check_amounts(found)
-        decoded = await _decode(site.media, found, owner, site.context)
+        site.looking += 1
+        try:
+            decoded = await _decode(site.media, found, owner, site.context)
+        finally:
+            site.looking -= 1
         placeholders = Placeholders([Shown(one.tokens, one.seconds) for one in decoded])
         texts = [placeholders.mark(index) for index in range(len(decoded))]
     for one, text in zip(found, texts, strict=True):

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import lockstep
-from lockstep.server import chat, completions, health, messages, metrics, models, responses, tokenize
+from lockstep.server import chat, completions, health, messages, metrics, models, page, responses, tokenize
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.errors import ApiError, failed, in_words_of
 from lockstep.server.messages_form import MessagesBody
@@ -41,7 +41,7 @@ def build_app(site: Deployment) -> ASGIApp:
         dependencies=[Depends(_check_key)],
     )
     app.state.deployment = site
-    for family in (chat, completions, responses, messages, models, tokenize, health, metrics):
+    for family in (chat, completions, responses, messages, models, tokenize, health, metrics, page):
         app.include_router(family.router)
     app.include_router(_document_router(app))
     app.add_exception_handler(ApiError, _show_api_error)
@@ -67,7 +67,8 @@ def _document_router(app: FastAPI) -> APIRouter:
 
 async def _show_api_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ApiError)
-    return JSONResponse(in_words_of(request.url.path, error), error.status, error.headers)
+    deployment(request).note(request.scope["path"], error)
+    return JSONResponse(in_words_of(request.scope["path"], error), error.status, error.headers)
 
 
 async def _show_http_error(request: Request, error: Exception) -> Response:

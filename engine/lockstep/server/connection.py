@@ -55,6 +55,7 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._wait(BODY_SILENCE_S)
         serving = self.app
+        assert self.parser is not None
         if self.parser.get_http_version() not in ("1.0", "1.1"):
             self.app = _refuse_version  # type: ignore[assignment]
         elif len(self.headers) > MAX_HEADERS or sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import AsyncGenerator
-from dataclasses import asdict, dataclass, field
-from typing import Protocol
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol
 
 from starlette.requests import Request
 
@@ -36,6 +37,7 @@ from lockstep.text.tokenizer import Tokenizer
 
 # An engine that reports nothing for this long while requests run counts as stuck. A prompt slice on a slow CPU stays far below.
 STALL_S = 120.0
+RECENT_ERRORS = 20
 # The published limit for a request with media.
 MEDIA_BODY_BYTES = 96 * MIB
 
@@ -57,7 +59,8 @@ class Engine(Protocol):
 
 @dataclass(slots=True)
 class Deployment:
-    """Built once at start. `created` is Unix seconds; `in_flight` counts requests between acceptance and their last byte."""
+    """Built once at start. `created` is Unix seconds; `in_flight` counts requests between acceptance and their last byte, `looking` those
+    whose pictures are being decoded."""
 
     options: ServingOptions
     engine: Engine
@@ -76,6 +79,8 @@ class Deployment:
     started_s: float = field(default_factory=time.monotonic)
     draining: bool = False
     in_flight: int = 0
+    looking: int = 0
+    errors: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=RECENT_ERRORS))
 
     @classmethod
     def load(cls, options: ServingOptions, engine: Engine) -> Deployment:
@@ -85,19 +90,22 @@ class Deployment:
             generation, rules = read_generation_config(options.model), _media_rules(options, tokenizer)
         except ConfigError as error:
             raise CheckpointTextError(str(error)) from None
-        return cls(
+        meters = Meters(options.name)
+        site = cls(
             options=options,
             engine=engine,
             tokenizer=tokenizer,
             template=ChatTemplate.load(options.model, tokenizer),
             generation=generation,
             access=Access(options.auth, Keys(options.api_key_file), options.trusted_proxy),
-            meters=Meters(options.name, engine),
+            meters=meters,
             thinking=default_thinking(options.thinking, options.reasoning_effort),
             grammars=GrammarCompiler(Vocabulary.of(tokenizer, generation.eos_token_ids)),
             media=MediaDecoder(rules) if rules else None,
             namespaces=Namespaces(options.spill_dir, options.api_key_file),
         )
+        meters.follow(site)
+        return site
 
     @property
     def body_bytes(self) -> int:
@@ -120,6 +128,18 @@ class Deployment:
         if state is EngineState.LOADING:
             return "loading"
         return "stalled" if self.engine.last_step_age_s > STALL_S else "ok"
+
+    @property
+    def report(self) -> Snapshot | None:
+        """The engine's last, with requests that are looked at before they reach it; None before the first."""
+        snapshot = self.engine.snapshot
+        return replace(snapshot, running=snapshot.running + self.looking) if snapshot and self.looking else snapshot
+
+    def note(self, path: str, error: ApiError) -> None:
+        """Remember what was not the client's fault. Such words hold nothing of a request, so every key may read them."""
+        if error.status >= 429 and error.status != 431:
+            told = {"at": int(time.time()), "route": path[:80], "status": error.status, "message": error.message[:300]}
+            self.errors.append(told)
 
     def owner(self, request: Request) -> str:
         """Label of the key of `request`, nothing without one: who shares turns with whom."""

@@ -191,7 +191,7 @@ class Generation:
         site.require_ready()
         limit = self.slots + site.options.max_queued
         if site.in_flight >= limit:
-            site.meters.count_request(self._route, "429")
+            site.meters.count_request(self._route, "429", self.request.owner)
             wait_s = site.engine.snapshot.retry_after_s if site.engine.snapshot else 0
             raise overloaded(f"{site.in_flight} requests are running or waiting, as many as this server takes; try again later.", wait_s)
         site.in_flight += 1
@@ -289,7 +289,7 @@ class Generation:
 
     def _record(self, status: str) -> None:
         meters, spent_s = self._site.meters, time.monotonic() - self._began_s
-        meters.count_request(self._route, status)
+        meters.count_request(self._route, status, self.request.owner)
         if status == "200":
             meters.count_finish(self.finish_reason)
             meters.observe("total_s", spent_s)

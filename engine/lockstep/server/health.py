@@ -79,6 +79,7 @@ def _facts(site: Deployment) -> dict[str, Any]:
         "draining": site.draining,
         "vision": {"enabled": site.media is not None, "sandbox": site.media.level if site.media else ""},
     }
+    facts["recent_errors"] = list(reversed(site.errors))
     if site.status != "ok":
         facts["cause"] = _reason(site)
     return facts | _engine_facts(site)
@@ -88,7 +89,7 @@ def _engine_facts(site: Deployment) -> dict[str, Any]:
     engine = site.engine.facts
     if engine is None or site.engine.state is EngineState.DEAD:
         return {"busy": False, "requests_running": 0}
-    snapshot = site.engine.snapshot or Snapshot(0, 0, engine.pool_tokens, 0, 0, 0, 0, 0)
+    snapshot = site.report or Snapshot(0, 0, engine.pool_tokens, 0, 0, 0, 0, 0)
     return {
         "busy": snapshot.running > 0,
         "requests_running": snapshot.running,

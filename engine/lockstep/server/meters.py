@@ -20,11 +20,24 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 TOKENS = (1, 8, 32, 128, 512, 2048, 8192, 32768, 131072, 524288)
 
 
-class Reporting(Protocol):
-    """What the table reads of the engine."""
+class Engine(Protocol):
+    """What is known of the engine beside its reports."""
 
-    facts: Ready | None
-    snapshot: Snapshot | None
+    @property
+    def facts(self) -> Ready | None: ...
+    @property
+    def last_step_age_s(self) -> float: ...
+
+
+class Reporting(Protocol):
+    """What the table reads: the engine, and its last report as the server tells it."""
+
+    @property
+    def engine(self) -> Engine: ...
+    @property
+    def report(self) -> Snapshot | None: ...
+    @property
+    def looking(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +120,20 @@ TIMINGS = {
 class Meters:
     """Registry of one server."""
 
-    def __init__(self, model: str, engine: Reporting) -> None:
+    def __init__(self, model: str) -> None:
         disable_created_metrics()
         self.registry = CollectorRegistry()
-        self.registry.register(_EngineReadings(model, engine))
-        self._requests = Counter("lockstep_requests", "Inference requests that ended.", ["route", "status"], registry=self.registry)
+        self._requests = Counter("lockstep_requests", "Inference requests that ended.", ["route", "status", "key"], registry=self.registry)
         self._left = Counter("lockstep_client_disconnections", "Clients that left before their reply ended.", registry=self.registry)
         self._finished = Counter(
             "vllm:request_success", "Replies by finish reason.", ["model_name", "finished_reason"], registry=self.registry
         )
         self._model = model
         self._timings = {key: self._histograms(timing) for key, timing in TIMINGS.items()}
+
+    def follow(self, site: Reporting) -> None:
+        """Publish the readings of `site`."""
+        self.registry.register(_EngineReadings(self._model, site))
 
     def _histograms(self, timing: Timing) -> tuple[Histogram, Histogram]:
         alias = Histogram(f"vllm:{timing.vllm}", timing.help, ["model_name"], buckets=timing.bounds, registry=self.registry)
@@ -129,9 +145,9 @@ class Meters:
         for histogram in self._timings[key]:
             histogram.observe(value)
 
-    def count_request(self, route: str, status: str) -> None:
-        """An inference request ended; `status` is an HTTP status, `cancelled` or `failed`."""
-        self._requests.labels(route, status).inc()
+    def count_request(self, route: str, status: str, key: str) -> None:
+        """An inference request ended; `status` is an HTTP status, `cancelled` or `failed`, `key` the label of its key."""
+        self._requests.labels(route, status, key).inc()
 
     def count_finish(self, reason: str) -> None:
         """A reply ended with an OpenAI finish reason."""
@@ -145,13 +161,16 @@ class Meters:
 class _EngineReadings(Collector):
     """Reads the table at scrape time; nothing at all before the engine has reported."""
 
-    def __init__(self, model: str, engine: Reporting) -> None:
-        self._model, self._engine = model, engine
+    def __init__(self, model: str, site: Reporting) -> None:
+        self._model, self._site = model, site
 
     def collect(self) -> Iterator[Metric]:
-        snapshot, facts = self._engine.snapshot, self._engine.facts
+        snapshot, facts = self._site.report, self._site.engine.facts
         if snapshot is None or facts is None:
             return
+        age_s = self._site.engine.last_step_age_s
+        yield GaugeMetricFamily("lockstep_last_step_age_seconds", "Since the engine was heard while it has work, 0 without.", value=age_s)
+        yield GaugeMetricFamily("lockstep_media_decoding", "Requests whose pictures are being decoded.", value=self._site.looking)
         for row in READINGS:
             family = CounterMetricFamily if row.counter else GaugeMetricFamily
             value = row.read(snapshot, facts)

@@ -92,6 +92,7 @@ class EventStream(Response):
         await self._send(send, b"", last=True)
 
     async def _fail(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["app"].state.deployment.note(scope["path"], error)
         if not self._open:
             await JSONResponse(in_words_of(scope["path"], error), error.status, error.headers)(scope, receive, send)
             return

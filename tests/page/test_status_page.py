@@ -1,0 +1,118 @@
+"""The status page in a real Chromium: no console error, numbers move, both colour schemes, narrow, by keyboard alone, with a key."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from selenium.webdriver import ActionChains, Chrome, ChromeOptions, ChromeService, Keys
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+from fixtures.fronts import Front, end_front, rounds, start_front
+
+pytestmark = pytest.mark.browser
+BODY = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Chrome]:
+    options = ChromeOptions()
+    options.binary_location = "/usr/bin/chromium"
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(word)
+    driver = Chrome(options, ChromeService("/usr/bin/chromedriver"))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    folder = tmp_path_factory.mktemp("page")
+    keys = folder / "keys"
+    keys.write_text("team: secret-one\n")
+    keys.chmod(0o600)
+    script = {"rounds": rounds(*["word "] * 60), "delay_s": 0.02}
+    started = start_front(folder, script, "--auth", "key", "--api-key-file", str(keys))
+    started.http.headers["x-api-key"] = "secret-one"
+    started.wait_for("/health/ready", 200)
+    yield started
+    end_front(started)
+
+
+def text(browser: Chrome, name: str) -> str:
+    return browser.find_element(By.ID, name).text
+
+
+def until(browser: Chrome, question: Callable[[], bool]) -> None:
+    WebDriverWait(browser, 15, 0.1).until(lambda _: question())
+
+
+def scheme(browser: Chrome, word: str) -> str:
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": word}]})
+    return browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+
+
+def picture(browser: Chrome, name: str) -> None:
+    if folder := os.environ.get("PAGE_PICTURES"):
+        browser.save_screenshot(str(Path(folder) / f"{name}.png"))
+
+
+def test_the_page_asks_for_a_key_chats_by_keyboard_and_its_numbers_move(front: Front, browser: Chrome) -> None:
+    browser.set_window_size(1100, 900)
+    browser.get(front.url + "/")
+    until(browser, lambda: browser.find_element(By.ID, "keybox").is_displayed())
+    picture(browser, "locked")
+    board = ActionChains(browser)
+    board.send_keys(Keys.TAB, "secret-one").perform()
+    until(browser, lambda: text(browser, "slots") == "0 / 4")
+    until(browser, lambda: text(browser, "state") == "ok")
+    until(browser, lambda: not browser.find_element(By.ID, "keybox").is_displayed())
+    before = text(browser, "speedmore")
+    board = ActionChains(browser)
+    # From the key, which is gone now, the next stop is the message.
+    board.send_keys(Keys.TAB, "hello <b>there</b>", Keys.ENTER).perform()
+    until(browser, lambda: text(browser, "slots") == "1 / 4")
+    until(browser, lambda: float(text(browser, "speed") or 0) > 1)
+    until(browser, lambda: text(browser, "log").count("word") == 60 and browser.find_element(By.ID, "send").is_enabled())
+    picture(browser, "light")
+    assert "hello <b>there</b>" in text(browser, "log")
+    until(browser, lambda: text(browser, "speedmore") != before)
+    assert browser.switch_to.active_element.get_attribute("id") == "text"
+    severe = [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+    assert severe == []
+
+
+def test_dark_and_light_differ_and_no_width_scrolls_sideways(front: Front, browser: Chrome) -> None:
+    browser.get(front.url + "/")
+    light, dark = scheme(browser, "light"), scheme(browser, "dark")
+    assert light != dark
+    picture(browser, "dark")
+    for width in (320, 375, 768, 1400):
+        metrics = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        assert browser.execute_script("return innerWidth") == width
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        picture(browser, f"width-{width}")
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    scheme(browser, "light")
+
+
+def test_the_page_is_one_file_that_may_ask_nobody_else(front: Front) -> None:
+    reply = httpx.get(front.url + "/")
+    policy = reply.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "connect-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert "http" not in reply.text.replace("http-equiv", "")
+    assert httpx.get(front.url + "/").headers["content-security-policy"] != policy
+    assert "secret" not in reply.text
+
+
+def test_errors_of_the_server_are_shown_and_those_of_clients_are_not(front: Front) -> None:
+    assert front.http.post("/v1/chat/completions", json={"messages": []}).status_code == 400
+    assert front.http.get("/health").json()["recent_errors"] == []
