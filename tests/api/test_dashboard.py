@@ -34,7 +34,7 @@ def answer(http: httpx.Client, expression: str) -> list[Any]:
 
 @pytest.mark.prometheus
 def test_every_query_of_the_dashboard_has_an_answer_and_counters_move_during_a_reply(serve: Callable[..., Front], tmp_path: Path) -> None:
-    front = serve({"rounds": rounds(*["word "] * 400), "delay_s": 0.01})
+    front = serve({"rounds": rounds(*["word "] * 3000), "delay_s": 0.01})
     config, port = tmp_path / "prometheus.yml", free_port()
     config.write_text(CONFIG.format(port=front.port))
     command = [
