@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -123,6 +125,39 @@ def test_texts_inside_json_hold_no_bare_control_character(schema: dict):
     assert matcher.accept(TOKENIZER.encode('"')[0])
     allowed = matcher.allowed()
     assert not [token for token in range(TOKENIZER.size) if allowed[token] and any(byte < 32 for byte in TOKENIZER.token_bytes(token))]
+
+
+ODD = (5, -1, 1e999, 10**30, "x", None, True, [], [1], {}, {"a": 1}, [{}], [["a"]])
+
+
+def test_a_schema_with_odd_values_anywhere_is_taken_or_refused_in_words():
+    def spoil(part: Any, chance: random.Random) -> Any:
+        if isinstance(part, dict) and part and chance.random() < 0.85:
+            key = chance.choice(list(part))
+            return part | {key: spoil(part[key], chance)}
+        if isinstance(part, list) and part and chance.random() < 0.85:
+            at = chance.randrange(len(part))
+            return [*part[:at], spoil(part[at], chance), *part[at + 1 :]]
+        return chance.choice(ODD)
+
+    refused = 0
+    for seed in range(3000):
+        chance = random.Random(seed)
+        try:
+            enforceable(spoil(schema_of(seed % 40), chance), "s")
+        except SchemaError:
+            refused += 1
+    assert 500 < refused < 2950
+
+
+@pytest.mark.parametrize("schema", [{"type": "integer", "minimum": 10**30}, {"const": 10**30}, {"type": "number", "maximum": 1e300}])
+def test_numbers_beyond_every_machine_word_are_enforced_or_refused(schema: dict):
+    try:
+        form = json_form(schema, "s")
+        backend().compile(form)
+    except GrammarError:
+        return
+    assert not spell(form, "1" if "maximum" not in schema else "1e301")
 
 
 def test_deep_and_large_schemas_are_refused_before_they_are_compiled():

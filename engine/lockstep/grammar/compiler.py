@@ -45,7 +45,8 @@ class GrammarCompiler:
 
     async def compile(self, form: Form) -> tuple[str, bytes]:
         """Digest of `form` and its compiled grammar. Raises GrammarError for one that cannot be used, CompilerBusy, CompilerFault."""
-        digest = hashlib.sha256(json.dumps(form).encode()).hexdigest()[:16]
+        told = json.dumps(form).encode()
+        digest = hashlib.sha256(told).hexdigest()[:16]
         if digest in self._cache:
             self._cache.move_to_end(digest)
             return digest, self._cache[digest]
@@ -54,7 +55,7 @@ class GrammarCompiler:
         self._waiting += 1
         try:
             async with self._turn:
-                compiled = self._cache.get(digest) or await self._compile(form)
+                compiled = self._cache.get(digest) or await self._compile(told)
         finally:
             self._waiting -= 1
         self._remember(digest, compiled)
@@ -65,12 +66,12 @@ class GrammarCompiler:
         if self._worker is not None:
             await self._worker.end()
 
-    async def _compile(self, form: Form) -> bytes:
+    async def _compile(self, form: bytes) -> bytes:
         """One at a time: a slow grammar holds up others for its own limit, and no other request."""
         try:
             if self._worker is None:
                 self._worker = await _Worker.start(self._vocabulary, self._limits)
-            told = msgspec.msgpack.decode(await self._worker.answer(msgspec.msgpack.encode(form)))
+            told = msgspec.msgpack.decode(await self._worker.answer(form))
         except BaseException as error:
             # Whoever left an answer unread, or found none, leaves no worker to the next.
             worker, self._worker = self._worker, None

@@ -36,7 +36,10 @@ def enforceable(schema: Any, where: str) -> Schema:
     """`schema`, which stands in the request at `where`, in words a grammar enforces in full. Raises SchemaError."""
     if len(json.dumps(schema)) > MAX_BYTES:
         raise SchemaError(f"`{where}` has more than {MAX_BYTES} bytes of JSON; needed: a smaller schema")
-    return _Reader(schema, where).read()
+    try:
+        return _Reader(schema, where).read()
+    except (TypeError, AttributeError, OverflowError):  # a keyword's value is of a kind nobody looked for
+        raise SchemaError(f"`{where}` has a keyword with a value of another type than it takes; needed: a JSON Schema") from None
 
 
 class _Reader:
@@ -162,9 +165,7 @@ class _Reader:
         for at, one in enumerate(branches):
             for other in branches[at + 1 :]:
                 if not self._are_apart(one, other, path):
-                    refuse(
-                        "oneOf", path, "has branches that may both fit; give them different types or a required constant each, or use anyOf"
-                    )
+                    refuse("oneOf", path, "has branches that may both fit; needed: other types, a required constant each, or anyOf")
 
     def _are_apart(self, one: Schema, other: Schema, path: str) -> bool:
         first, second = listed_words(one), listed_words(other)
@@ -221,9 +222,8 @@ class _Reader:
             refuse("minProperties", path, "is more than the object can have")
         if found.get("maxProperties", MAX_ITEMS) < len(set(required)):
             refuse("maxProperties", path, "is less than `required` needs")
-        if is_open:
-            found["additionalProperties"] = self._schema(True if more is None else more, f"{path}.additionalProperties", depth)
-        return found | ({} if is_open else {"additionalProperties": False})
+        more = True if more is None else more
+        return found | {"additionalProperties": self._schema(more, f"{path}.additionalProperties", depth) if is_open else False}
 
     def _array(self, own: Schema, path: str, depth: int) -> Schema:
         first, rest = own.get("prefixItems", []), own.get("items", True)

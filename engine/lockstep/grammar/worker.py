@@ -1,11 +1,12 @@
 """The process that compiles grammars: `python -m lockstep.grammar.worker SECONDS BYTES`, which is what each may take in a fork of its own.
 
-A grammar that kills its compiler ends that fork and nothing else. In: the vocabulary, then forms. Out: an empty frame once it is ready,
-then for each form its compiled grammar, or words for who sent it. A frame is MessagePack behind 4 bytes of length.
+A grammar that kills its compiler ends that fork and nothing else. In: the vocabulary, then forms in JSON. Out: an empty frame once it is
+ready, then for each form its compiled grammar, or words for who sent it. A frame has 4 bytes of length; what is not JSON is MessagePack.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import select
@@ -31,7 +32,7 @@ def main(limit_s: int, memory_bytes: int) -> None:
     backend = XGrammar(msgspec.msgpack.decode(_frame() or b"", type=Vocabulary))
     _tell(b"")
     while (form := _frame()) is not None:
-        _tell(msgspec.msgpack.encode(_compiled(backend, msgspec.msgpack.decode(form), limit_s, memory_bytes)))
+        _tell(msgspec.msgpack.encode(_compiled(backend, json.loads(form), limit_s, memory_bytes)))
 
 
 def _compiled(backend: XGrammar, form: dict[str, Any], limit_s: int, memory_bytes: int) -> bytes | str:
