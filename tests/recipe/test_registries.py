@@ -66,6 +66,7 @@ def test_every_code_is_fired_and_every_fault_shown_by_a_test_that_is_there() -> 
 def test_a_test_that_is_gone_or_speaks_of_something_else_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "tests/recipe").mkdir(parents=True)
     (tmp_path / "docs").mkdir()
+    (tmp_path / shown.API_LIST).write_text("")
     (tmp_path / "tests/recipe/test_one.py").write_text("def test_one():\n    assert 'E_ONE'\n")
     for code, test, words in (("E_ONE", "test_one", []), ("E_TWO", "test_one", ["speak of E_TWO"]), ("E_ONE", "test_two", ["no test"])):
         (tmp_path / shown.LIST).write_text(f'[codes]\n{code} = "recipe/test_one.py::{test}"\n[faults]\n')
