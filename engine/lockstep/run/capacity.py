@@ -38,9 +38,7 @@ def needs(options: ServingOptions, text: TextConfig, dtype: torch.dtype, share: 
     page = TokenPool(text, 1, "meta", dtype, options.kv).page_bytes
     slots = StateSlots(text, options.parallel, "meta", dtype, share)
     reserve = round(options.memory_reserve_gib * GIB) or RESERVE_BYTES[options.device]
-    fixed = reserve + sum(
-        part.numel() * part.element_size() for part in (slots.kda, slots.conv_tail, slots.index_tail)
-    )
+    fixed = reserve + sum(part.numel() * part.element_size() for part in (slots.kda, slots.conv_tail, slots.index_tail))
     if options.drafter == "mtp":
         # A layer like the trunk's sparse ones, which also attends.
         page += page // text.attention_kinds.count(Attention.DSA)
