@@ -1,15 +1,14 @@
-"""The command `lockstep`: serve, engine (the child of serve), and probe-peers. Parses and hands over; decides nothing."""
+"""The command `lockstep`: serve and engine (the child of serve). Parses and hands over; decides nothing."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 
 from lockstep.config.serving import ServingOptions, add_serving_flags
 from lockstep.core.errors import LockstepError
 
-EXIT_USAGE, EXIT_PEERS = 2, 6
+EXIT_USAGE = 2
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -33,11 +32,6 @@ def _parser() -> argparse.ArgumentParser:
     engine.add_argument("--channel-fd", type=int, required=True, metavar="N", help="inherited socket to the front process")
     engine.add_argument("--rank", type=int, default=0, metavar="N", help="which rank this is; rank 0 starts the others")
     engine.set_defaults(run=_engine)
-    peers = commands.add_parser("probe-peers", help="do two devices get each other's bytes? Exit status 6 if not", allow_abbrev=False)
-    peers.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    peers.add_argument("--timeout", type=float, default=60.0, metavar="S", help="seconds each stage may take")
-    peers.add_argument("--no-direct", action="store_true", help="leave out direct copies between the devices")
-    peers.set_defaults(run=_probe_peers)
     return parser
 
 
@@ -54,12 +48,3 @@ def _engine(parsed: argparse.Namespace) -> int:
 
     options, channel = ServingOptions.from_namespace(parsed), ChildChannel.from_fd(parsed.channel_fd)
     return run_rank(options, parsed.rank, channel) if parsed.rank else run_engine(options, channel)
-
-
-def _probe_peers(parsed: argparse.Namespace) -> int:
-    from lockstep.run.peers import STAGES, copy, probe
-
-    stages = [stage for stage in STAGES[parsed.device] if not (parsed.no_direct and stage.act is copy)]
-    verdict = probe(parsed.device, parsed.timeout, stages)
-    print(json.dumps({"cause": verdict.cause, "gib_s": verdict.gib_s}), flush=True)
-    return EXIT_PEERS if verdict.cause else 0

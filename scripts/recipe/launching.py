@@ -42,24 +42,34 @@ def process_launch(config: Config, build: str, python: Path, environment: Mappin
 
 
 def work_launch(config: Config, build: str, python: Path | None, words: Sequence[str], environment: Mapping[str, str]) -> Launch:
-    """One more command of the engine on the GPUs, without a network: MODEL and KERNELS in `words` are places. No `python`: a container."""
+    """One more module of the engine's tree, and its words, on the GPUs, without a network: MODEL and KERNELS in `words` are places. No `python`: a container."""
     if python is not None:
         own = process_launch(config, build, python, environment)
         places = {MODEL: config.text("MODEL_DIR"), KERNELS: str(config.folder("KERNEL_CACHE") / build)}
-        return dataclasses.replace(own, argv=(str(python), *_placed(words, places)), name=words[0])
+        return dataclasses.replace(own, argv=(str(python), *_placed(words, places)), name=_named(words))
     entry = container.Flag(("--entrypoint", INSIDE_PYTHON), "entrypoint", [INSIDE_PYTHON])
     offline = container.Flag(("--network", "none"), "network_mode", "none")
     flags = [*_box(config, build, f"{config.text('CONTAINER_NAME')}-work", environment), offline, entry]
     image, command = f"{config.text('IMAGE')}:{build}", _placed(words, {MODEL: INSIDE_MODEL, KERNELS: INSIDE_KERNELS})
     made = _launch(config, build, container.argv(flags, image, command), {})
-    own = {"image": image, "command": command, "options": container.options(flags), "container": f"{made.container}-work", "name": words[0]}
+    own = {
+        "image": image,
+        "command": command,
+        "options": container.options(flags),
+        "container": f"{made.container}-work",
+        "name": _named(words),
+    }
     return dataclasses.replace(made, **own)
+
+
+def _named(words: Sequence[str]) -> str:
+    return words[1] if words[0] == "lockstep" else words[0]
 
 
 def _placed(words: Sequence[str], places: Mapping[str, str]) -> tuple[str, ...]:
     for mark, place in places.items():
         words = [word.replace(mark, place) for word in words]
-    return ("-m", "lockstep", *words)
+    return ("-m", *words)
 
 
 def _box(config: Config, build: str, name: str, environment: Mapping[str, str]) -> list[container.Flag]:

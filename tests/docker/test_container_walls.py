@@ -148,5 +148,5 @@ def test_the_media_worker_can_still_lock_itself_in(live: House) -> None:
 
 
 def test_two_ranks_can_still_prove_that_bytes_pass_between_them(live: House) -> None:
-    told = live.daemon.docker("exec", live.name, "/opt/engine/bin/python", "-m", "lockstep", "probe-peers", "--device", "cpu")
+    told = live.daemon.docker("exec", live.name, "/opt/engine/bin/python", "-m", "peers", "--device", "cpu")
     assert json.loads(told)["cause"] == ""

@@ -11,7 +11,7 @@ from recipe.adapters import containers
 from recipe.record import Launch
 from recipe.runtimes.container import ContainerRuntime
 
-PROBE = ["probe-peers", "--device", "cpu", "--timeout", "30"]
+PROBE = ["peers", "--device", "cpu", "--timeout", "30"]
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def test_a_start_asks_the_gpus_tunes_once_and_says_how_fast_bytes_pass(host: Gpu
     assert done.returncode == 0, done.stderr
     assert "[I_P2P] copy 40.5 GiB/s, gather 21 GiB/s, all-reduce 18.25 GiB/s" in done.stdout
     probe, tune = host.asked("work POST /containers/create")
-    assert probe["Cmd"] == ["-m", "lockstep", "probe-peers", "--device", "cuda", "--timeout", "60"]
+    assert probe["Cmd"] == ["-m", "peers", "--device", "cuda", "--timeout", "60"]
     assert tune["Cmd"] == ["-m", "lockstep", "tune", "--model", "/model", "--table", "/kernels/launch-table.json"]
     for told in (probe, tune):
         given = told["HostConfig"]

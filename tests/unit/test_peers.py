@@ -7,12 +7,12 @@ import time
 import pytest
 
 from fixtures import peer_faults
-from lockstep.cli import EXIT_PEERS, main
-from lockstep.run.peers import STAGES, Stage, WrongBytes, compare, pattern, probe
+from peers.__main__ import EXIT_PEERS, main
+from peers.probe import STAGES, Stage, WrongBytes, compare, pattern, probe
 
 
 def test_two_ranks_get_each_others_bytes_and_the_command_says_how_fast(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["probe-peers", "--device", "cpu", "--timeout", "30"]) == 0
+    assert main(["--device", "cpu", "--timeout", "30"]) == 0
     told = json.loads(capfd.readouterr().out)
     assert told["cause"] == ""
     assert set(told["gib_s"]) == {stage.name for stage in STAGES["cpu"]}
@@ -53,5 +53,5 @@ def test_a_command_that_finds_something_wrong_ends_with_its_status(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    assert main(["probe-peers", "--device", "cuda", "--timeout", "1"]) == EXIT_PEERS
+    assert main(["--device", "cuda", "--timeout", "1"]) == EXIT_PEERS
     assert "1 GPUs are visible; needed: 2" in json.loads(capfd.readouterr().out)["cause"]

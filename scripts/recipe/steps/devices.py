@@ -25,7 +25,7 @@ COMPILER_LINES = 20
 
 
 class DevicesStep:
-    """`work(words)` is the launch of one more command of the engine; `build` its digest. A `served` GPU is not fit to measure on."""
+    """`work(words)` is the launch of one more module of the engine's tree; `build` its digest. A `served` GPU is not fit to measure on."""
 
     title = "Peers and tuning"
 
@@ -35,8 +35,8 @@ class DevicesStep:
         self._place = config.folder("KERNEL_CACHE") / build
         self._is_direct = config.text("P2P") == "on"
         timeout = config.text("PEER_TIMEOUT")
-        self._probe = work(["probe-peers", "--device", "cuda", "--timeout", timeout, *(() if self._is_direct else ("--no-direct",))])
-        self._tune = work(["tune", "--model", MODEL, "--table", f"{KERNELS}/{TABLE}"])
+        self._probe = work(["peers", "--device", "cuda", "--timeout", timeout, *(() if self._is_direct else ("--no-direct",))])
+        self._tune = work(["lockstep", "tune", "--model", MODEL, "--table", f"{KERNELS}/{TABLE}"])
 
     def is_ready(self) -> bool:
         """Never: whether bytes pass is asked at every start, and whether a table is whole."""
