@@ -42,7 +42,10 @@ def process_launch(config: Config, build: str, python: Path, environment: Mappin
 
 
 def work_launch(config: Config, build: str, python: Path | None, words: Sequence[str], environment: Mapping[str, str]) -> Launch:
-    """One more module of the engine's tree, and its words, on the GPUs, without a network: MODEL and KERNELS in `words` are places. No `python`: a container."""
+    """One more module of the engine's tree on the GPUs, without a network: `words` begin with its name, MODEL and KERNELS in them are places.
+
+    No `python`: a container.
+    """
     if python is not None:
         own = process_launch(config, build, python, environment)
         places = {MODEL: config.text("MODEL_DIR"), KERNELS: str(config.folder("KERNEL_CACHE") / build)}
@@ -52,14 +55,8 @@ def work_launch(config: Config, build: str, python: Path | None, words: Sequence
     flags = [*_box(config, build, f"{config.text('CONTAINER_NAME')}-work", environment), offline, entry]
     image, command = f"{config.text('IMAGE')}:{build}", _placed(words, {MODEL: INSIDE_MODEL, KERNELS: INSIDE_KERNELS})
     made = _launch(config, build, container.argv(flags, image, command), {})
-    own = {
-        "image": image,
-        "command": command,
-        "options": container.options(flags),
-        "container": f"{made.container}-work",
-        "name": _named(words),
-    }
-    return dataclasses.replace(made, **own)
+    own = {"image": image, "command": command, "options": container.options(flags), "container": f"{made.container}-work"}
+    return dataclasses.replace(made, name=_named(words), **own)
 
 
 def _named(words: Sequence[str]) -> str:

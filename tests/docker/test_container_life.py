@@ -8,6 +8,8 @@ import tarfile
 import time
 from pathlib import Path
 
+import requests
+
 from fixtures.docker_house import House
 
 KEY = "canary-of-the-key"
@@ -59,6 +61,19 @@ def test_a_restart_swaps_the_container_and_archives_the_old_one(live: House) -> 
     assert "--context" in live.inspect()["Args"]
     assert live.archives()[-1].name == f"{old[1]}.tar.gz"
     assert "CONTEXT: the server runs with 4096" in live.must("status")
+
+
+def test_prompt_states_outlive_the_container(live: House) -> None:
+    told = []
+    for _ in range(2):
+        live.must("restart", SPILL_GIB="1")
+        body = {"messages": [{"role": "user", "content": "count the rivers " * 40}], "max_tokens": 8}
+        reply = requests.post(f"http://127.0.0.1:{live.port}/v1/chat/completions", json=body, timeout=20).json()
+        told.append((reply["lockstep"]["token_sha"], reply["usage"]["prompt_tokens_details"]["cached_tokens"]))
+    assert told == [(told[0][0], 0), (told[0][0], reply["usage"]["prompt_tokens"])]
+    (mount,) = [mount for mount in live.inspect()["Mounts"] if mount["Destination"] == "/spill"]
+    assert mount["RW"]
+    assert Path(mount["Source"]).stat().st_mode & 0o777 == 0o700
 
 
 def test_a_broken_build_gives_way_to_the_server_of_before(live: House) -> None:

@@ -1,0 +1,59 @@
+"""What the OpenAPI document allows, and what it does not, as Schemathesis makes it up: answered or refused, never a 5xx.
+
+`SCHEMA_EXAMPLES` sets the examples of each operation; the default is for every run, some thousands are half an hour's worth.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import hypothesis
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase
+from schemathesis import GenerationMode
+from schemathesis.config import GenerationConfig, ProjectConfig, ProjectsConfig, SchemathesisConfig
+
+from fixtures.fronts import Front
+
+EXAMPLES = int(os.environ.get("SCHEMA_EXAMPLES", "25"))
+
+
+def operations(front: Front) -> list[Any]:
+    document = front.http.get("/openapi.json").json()
+    generation = GenerationConfig(modes=[GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+    config = SchemathesisConfig(projects=ProjectsConfig(default=ProjectConfig(generation=generation)))
+    schema = schemathesis.openapi.from_dict(document, config=config)
+    return [found.ok() for found in schema.get_all_operations()]
+
+
+@pytest.mark.timeout(3600)
+def test_no_request_of_any_operation_ends_in_a_fault(front: Front) -> None:
+    found = operations(front)
+    assert len(found) > 12
+    asked = dict.fromkeys((operation.label for operation in found), 0)
+    for operation in found:
+        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+
+            @hypothesis.settings(
+                max_examples=EXAMPLES,
+                deadline=None,
+                database=None,
+                phases=[Phase.generate],
+                suppress_health_check=list(HealthCheck),
+            )
+            @hypothesis.given(case=operation.as_strategy(generation_mode=mode))
+            def ask(case: Any, label: str = operation.label) -> None:
+                reply = case.call(base_url=front.url, timeout=30)
+                asked[label] += 1
+                assert reply.status_code < 500, (label, case.as_curl_command()[:2000], reply.text[:500])
+
+            try:
+                ask()
+            except hypothesis.errors.Unsatisfiable:
+                # An operation without parameters cannot be asked wrongly.
+                assert mode is GenerationMode.NEGATIVE
+    assert all(asked.values()), asked
+    assert front.http.get("/health").json()["status"] == "ok"
+    print(f"{sum(asked.values())} requests of {len(asked)} operations")
