@@ -42,7 +42,7 @@ def process_launch(config: Config, build: str, python: Path, environment: Mappin
 
 
 def work_launch(config: Config, build: str, python: Path | None, words: Sequence[str], environment: Mapping[str, str]) -> Launch:
-    """One more module of the engine's tree on the GPUs, without a network: `words` begin with its name, MODEL and KERNELS in them are places.
+    """One more module of the engine's tree on the GPUs, without a network. `words`: its name first; MODEL and KERNELS in them are places.
 
     No `python`: a container.
     """

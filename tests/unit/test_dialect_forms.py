@@ -20,7 +20,8 @@ from lockstep.server.schema import ChatBody
 
 ODD: list[Any] = [
     None, True, 0, -1, 1.5, "", "x", [], {}, [None], [1], ["x"], [[]], [{}], {"a": None}, 10**9,
-    {"type": "x"}, {"type": 5}, {"type": []}, {"type": "function"}, {"type": "text"}, {"type": "tool_result"}, {"type": "image", "source": 5},
+    {"type": "x"}, {"type": 5}, {"type": []}, {"type": "function"}, {"type": "text"}, {"type": "tool_result"},
+    {"type": "image", "source": 5},
 ]  # fmt: skip
 SCHEMA = {"type": "object", "properties": {}}
 RESPONSES: list[dict[str, Any]] = [
