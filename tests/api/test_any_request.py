@@ -46,7 +46,9 @@ def asked(front: Front, operation: Any, mode: GenerationMode) -> int:
         nonlocal count
         count += 1
         reply = case.call(base_url=front.url, timeout=30)
-        assert reply.status_code < 500, (operation.label, case.as_curl_command()[:2000], reply.text[:500])
+        # A deadline that short may pass: the request asked for it.
+        is_late = reply.status_code == 504 and reply.json()["error"]["code"] == "deadline_exceeded"
+        assert reply.status_code < 500 or is_late, (operation.label, case.as_curl_command()[:2000], reply.text[:500])
 
     try:
         ask()
