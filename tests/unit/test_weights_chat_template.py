@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-TEMPLATE = Path(__file__).parents[2] / "engine" / "lockstep" / "tiny" / "chat_template.jinja"
+TEMPLATE = Path(__file__).parents[2] / "engine" / "checkpoints" / "chat_template.jinja"
 HEAD = "[gMASK]<sop><|system|>Reasoning Effort: "
 WEATHER = {"type": "function", "function": {"name": "weather", "strict": True, "parameters": {"type": "object"}, "note": "é"}}
 CLOCK = {"type": "function", "function": {"name": "clock", "parameters": {}, "defer_loading": True}}
