@@ -48,25 +48,19 @@ def work_launch(config: Config, build: str, python: Path | None, words: Sequence
     """
     if python is not None:
         own = process_launch(config, build, python, environment)
-        places = {MODEL: config.text("MODEL_DIR"), KERNELS: str(config.folder("KERNEL_CACHE") / build)}
-        return dataclasses.replace(own, argv=(str(python), *_placed(words, places)), name=_named(words))
+        placed = _placed(words, config.text("MODEL_DIR"), str(config.folder("KERNEL_CACHE") / build))
+        return dataclasses.replace(own, argv=(str(python), *placed))
     entry = container.Flag(("--entrypoint", INSIDE_PYTHON), "entrypoint", [INSIDE_PYTHON])
     offline = container.Flag(("--network", "none"), "network_mode", "none")
     flags = [*_box(config, build, f"{config.text('CONTAINER_NAME')}-work", environment), offline, entry]
-    image, command = f"{config.text('IMAGE')}:{build}", _placed(words, {MODEL: INSIDE_MODEL, KERNELS: INSIDE_KERNELS})
+    image, command = f"{config.text('IMAGE')}:{build}", _placed(words, INSIDE_MODEL, INSIDE_KERNELS)
     made = _launch(config, build, container.argv(flags, image, command), {})
     own = {"image": image, "command": command, "options": container.options(flags), "container": f"{made.container}-work"}
-    return dataclasses.replace(made, name=_named(words), **own)
+    return dataclasses.replace(made, **own)
 
 
-def _named(words: Sequence[str]) -> str:
-    return words[1] if words[0] == "lockstep" else words[0]
-
-
-def _placed(words: Sequence[str], places: Mapping[str, str]) -> tuple[str, ...]:
-    for mark, place in places.items():
-        words = [word.replace(mark, place) for word in words]
-    return ("-m", *words)
+def _placed(words: Sequence[str], model: str, kernels: str) -> tuple[str, ...]:
+    return ("-m", *(word.replace(MODEL, model).replace(KERNELS, kernels) for word in words))
 
 
 def _box(config: Config, build: str, name: str, environment: Mapping[str, str]) -> list[container.Flag]:

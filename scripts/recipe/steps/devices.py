@@ -64,7 +64,7 @@ class DevicesStep:
 
         def tell() -> None:
             last = (runlog.tail(folder / log, 1) or [""])[0]
-            ui.progress(f"{launch.name} for {time.monotonic() - began:.0f} s: {last[:100]}", every_s=LONG_EVERY_S)
+            ui.progress(f"{Path(log).stem} for {time.monotonic() - began:.0f} s: {last[:100]}", every_s=LONG_EVERY_S)
 
         status = runtimes.of(launch).work(launch, folder, folder / log, limit_s, tell)
         ui.settle()
