@@ -58,6 +58,8 @@ WITHOUT_EFFECT = {
 }
 
 _registry: list[Setting] = []
+# Options of the engine that this program decides: those of settings join as they are registered.
+_own_options = ["model", "drafter", "api-key-file", "trusted-proxy", "device", "spill-dir"]
 
 
 def _setting(name: str, group: int, default: str | tuple[str, str], kind: Kind, help_text: str, **more: Any) -> None:
@@ -67,14 +69,9 @@ def _setting(name: str, group: int, default: str | tuple[str, str], kind: Kind, 
 
 def _engine_setting(name: str, group: int, default: str | tuple[str, str], kind: Kind, option: str, help_text: str, **more: Any) -> None:
     _setting(name, group, default, kind, help_text, engine_option=option, **more)
+    _own_options.append(option.removeprefix("--"))
 
 
-# Options that this program gives the engine by itself.
-OWN_OPTIONS = (
-    "model", "drafter", "api-key-file", "trusted-proxy", "device", "host", "port", "name", "max-tokens", "thinking", "reasoning-effort",
-    "vision", "context", "parallel", "ranks", "dense", "kv", "kept-gib", "spill-gib", "spill-dir",
-    "draft-policy", "memory-reserve-gib", "kv-pool-gib", "auth", "drain-timeout",
-)  # fmt: skip
 _NAME = matching(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,127}", "1 to 128 letters, digits, '.', '_', '/' or '-', the first a letter or digit")
 _DOCKER_NAME = matching(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}", "a Docker name: letters, digits, '_', '.' or '-', the first a letter or digit")
 _IMAGE = matching(r"[a-z0-9][a-z0-9._/-]{0,127}", "an image name in lower case, without a tag: the build's hash is the tag")
@@ -213,7 +210,7 @@ _setting(
 )
 _setting("MAX_GPU_CELSIUS", 2, "85", integer(30, 100), "a GPU hotter than this before the start ends it", unit="°C")
 _setting(
-    "ENGINE_ARGUMENTS", 2, "", optional(arguments(OWN_OPTIONS)), "further options of the engine, as a shell takes them: --max-queued 64"
+    "ENGINE_ARGUMENTS", 2, "", optional(arguments(_own_options)), "further options of the engine, as a shell takes them: --max-queued 64"
 )
 _setting(
     "ENGINE_VARIABLES",
