@@ -66,21 +66,17 @@ def daemon(environment: Mapping[str, str]) -> Daemon:
     if not place.startswith("unix://"):
         return Daemon(place, version="of another machine")
     path = place.removeprefix("unix://")
-    connection = _Connection(path)
     try:
-        connection.request("GET", "/info")
-        answer = connection.getresponse()
-        told = json.loads(answer.read())
-        if answer.status != 200:
-            return Daemon(place, f"it answers {answer.status}")
+        status, body = _answer(path, "GET", "/info")
+        told = json.loads(body)
+        if status != 200:
+            return Daemon(place, f"it answers {status}")
         return Daemon(place, version=str(told["ServerVersion"]), storage=str(told["DockerRootDir"]))
     except PermissionError:
         return _denied(place, Path(path))
     except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
         is_missing, is_deaf = isinstance(error, FileNotFoundError), isinstance(error, ConnectionRefusedError)
         return Daemon(place, str(error) or type(error).__name__, is_down=is_missing or is_deaf)
-    finally:
-        connection.close()
 
 
 def gpu_problem(environment: Mapping[str, str], ids: Sequence[str]) -> str:
@@ -119,14 +115,21 @@ def _asked(path: str, image: str, request: Mapping[str, Any]) -> str:
 
 def _call(path: str, verb: str, what: str, body: bytes | None = None, kind: str = "application/json") -> dict[str, Any]:
     """The last JSON object of the engine's answer, or none. Raises OSError or HTTPException."""
+    lines = _answer(path, verb, what, body, kind)[1].splitlines()
+    try:
+        told = json.loads(lines[-1]) if lines else {}
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _answer(path: str, verb: str, what: str, body: bytes | None = None, kind: str = "application/json") -> tuple[int, bytes]:
+    """Status and body. Raises OSError or HTTPException."""
     connection = _Connection(path)
     try:
         connection.request(verb, what, body=body, headers={"Content-Type": kind})
-        lines = connection.getresponse().read().splitlines()
-        told = json.loads(lines[-1]) if lines else {}
-        return told if isinstance(told, dict) else {}
-    except ValueError:
-        return {}
+        answer = connection.getresponse()
+        return answer.status, answer.read()
     finally:
         connection.close()
 
