@@ -11,13 +11,14 @@ from failure import Failure
 from recipe import runlog, secrets
 from recipe.adapters.kernel import Identity
 from recipe.files import read_json, write_json
+from recipe.kinds import NO_GPU
 
 FORMAT = 2
 RUN = "{run}"
 MARK = "GLM_RECIPE_RUN"
 LIVED, LIVES_KEPT = "lived.json", 2
 # How the watchdog has fared so far.
-COUNTS = "watch.json"
+WATCH_FILE = "watch.json"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,10 @@ class Launch:
 
     def argv_in(self, folder: Path) -> list[str]:
         return [part.replace(RUN, str(folder)) for part in self.argv]
+
+    @property
+    def uses_gpus(self) -> bool:
+        return self.settings.get("GPUS", NO_GPU) != NO_GPU
 
     @property
     def address(self) -> str:

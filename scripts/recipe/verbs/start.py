@@ -131,7 +131,7 @@ def _preparation(job: Job, old: Record | None, *, serves: bool) -> Preparation:
     def work(words: Sequence[str]) -> Launch:
         return launching.work_launch(config, image.digest, python, words, job.environment)
 
-    devices = DevicesStep(job, work, image.digest, served=old is not None and old.launch.settings.get("GPUS", "none") != "none")
+    devices = DevicesStep(job, work, image.digest, served=old is not None and old.launch.uses_gpus)
     return Preparation(checks, (checks, image, weights, devices), launch, image)
 
 
@@ -139,7 +139,7 @@ def checks_of(job: Job, host_tools: Environment, old: Record | None, wants: Call
     """Step 1 beside a server that runs, or none: what that one holds is free by the time it is needed."""
     config = job.config
     replaces_own = old is not None and (old.launch.host, old.launch.port) == (config.text("HOST"), config.number("PORT"))
-    frees_gpus = old is not None and old.launch.settings.get("GPUS", "none") != "none"
+    frees_gpus = old is not None and old.launch.uses_gpus
 
     def needs_licence() -> bool:
         is_wanted = config.text("PROFILE") != EMBEDDED and config.text("DRAFTER") == "dflash2" and not licence_of(job).exists()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from recipe import lock, server
 from recipe.job import Job
-from recipe.record import COUNTS
+from recipe.record import WATCH_FILE
 
 
 def stop(job: Job, words: Sequence[str]) -> int:
@@ -18,7 +18,7 @@ def stop(job: Job, words: Sequence[str]) -> int:
         job.ui.command(f"# let {told} finish for at most {grace_s} s, end it, pack its logs in {job.places.log_dir}")
         return 0
     # Whoever stops it wants no watchdog to go on trying.
-    (job.places.state_dir / COUNTS).unlink(missing_ok=True)
+    (job.places.state_dir / WATCH_FILE).unlink(missing_ok=True)
     if record is None and not job.has_leftover():
         # Nothing to change: no lock and no folder is needed to say so.
         job.ui.inform("I_STOPPED", "no server runs")
