@@ -24,8 +24,8 @@ class _Parser(argparse.ArgumentParser):
 def parser() -> argparse.ArgumentParser:
     made = _Parser(prog="./start.sh patches", description=__doc__)
     words = made.add_subparsers(dest="word", required=True)
-    listing = words.add_parser("list", help="the pin and every patch with its story")
-    listing.add_argument("--json", action="store_true", help="as one JSON object")
+    shown = words.add_parser("list", help="the pin and every patch with its story")
+    shown.add_argument("--json", action="store_true", help="as one JSON object")
     words.add_parser("verify", help="prove that the series applies exactly to the pinned tree and gives the recorded trees")
     words.add_parser("edit", help="open a work tree with one commit per patch")
     words.add_parser("refresh", help="write the series back from that work tree")

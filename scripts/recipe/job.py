@@ -19,8 +19,6 @@ from recipe.ui import PROGRESS_EVERY_S, Ui
 
 # A tool must not see what makes this program's own Python run, nor a secret it was not given by name.
 KEPT_BACK = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", *(name for name, setting in SETTINGS.items() if setting.is_secret))
-
-
 UNFINISHED = "unfinished.json"
 LONG_EVERY_S = 60.0
 

@@ -51,12 +51,10 @@ def archive_of(folder: Path) -> Path:
 
 
 def archive(folder: Path, keep: int, hidden: Sequence[str] = ()) -> Path | None:
-    """Pack a run folder, then remove it, then drop archives beyond the newest `keep`. None where there is no such folder.
+    """Pack a run folder without the `hidden` texts, then remove it, then drop archives beyond the newest `keep`.
 
-
-    `hidden` texts are taken out of it.
-    The archive appears under its name only when whole; until then the raw logs stay. One that is there already is of an earlier try
-    that ended between packing and removing, and stays as it is. Raises Failure E_LOG.
+    None where there is no such folder. The archive appears under its name only when whole; until then the raw logs stay. One that is
+    there already is of an earlier try that ended between packing and removing, and stays as it is. Raises Failure E_LOG.
     """
     if not NAME.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
         return None

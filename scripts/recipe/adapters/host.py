@@ -61,20 +61,23 @@ def _nvidia_smi(environment: Mapping[str, str], *words: str) -> process.Done:
 
 def _gpu(row: Mapping[str, str], programs: Sequence[tuple[str, str]]) -> Gpu:
     """Raises ValueError where a figure that every card has is none."""
-    total, free, used = (int(row[f"memory.{part}"]) for part in ("total", "free", "used"))
-    width, most_width, generation, most_generation = (
-        _number(row[f"pcie.link.{part}"]) for part in ("width.current", "width.max", "gen.max", "gen.gpumax")
-    )
     watts, reasons = row["power.limit"], row["clocks_event_reasons.active"]
     return Gpu(
-        *(int(row["index"]), row["uuid"], row["pci.bus_id"], row["name"], row["driver_version"], total, free, used),
+        index=int(row["index"]),
+        uuid=row["uuid"],
+        bus=row["pci.bus_id"],
+        name=row["name"],
+        driver=row["driver_version"],
+        total_mib=int(row["memory.total"]),
+        free_mib=int(row["memory.free"]),
+        used_mib=int(row["memory.used"]),
         watts=float(watts) if watts.replace(".", "", 1).isdigit() else None,
         celsius=_number(row["temperature.gpu"]),
         throttle=int(reasons, 16) if reasons.startswith("0x") else 0,
-        width=width,
-        most_width=most_width,
-        generation=generation,
-        most_generation=most_generation,
+        width=_number(row["pcie.link.width.current"]),
+        most_width=_number(row["pcie.link.width.max"]),
+        generation=_number(row["pcie.link.gen.max"]),
+        most_generation=_number(row["pcie.link.gen.gpumax"]),
         programs=tuple(text for uuid, text in programs if uuid == row["uuid"]),
     )
 

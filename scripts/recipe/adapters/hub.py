@@ -34,7 +34,7 @@ TRIES, PAUSE_S, LONGEST_PAUSE_S = 4, 1.0, 300.0
 STALLS = 5
 TELL_S, TICK_S, RATE_S = 2.0, 0.25, 30.0
 PLAIN = "HF_HUB_DISABLE_XET"
-# What is left of the tries of an earlier self: how often in a row nothing came, and how many bytes were there then.
+# What an earlier self tells the next: how often in a row nothing came.
 STALLED = "RECIPE_STALLED"
 # Where trying again is no use.
 REFUSALS = {
