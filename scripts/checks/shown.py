@@ -10,7 +10,7 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from checks.listing import ROOT
 
 LIST, API_LIST = "tests/shown.toml", "tests/shown_api.toml"
 CODES_PAGE, FAULTS_PAGE, API_PAGE = "docs/code_tests.md", "docs/field_faults.md", "docs/api_faults.md"
-RULE = ("| --- | --- | --- | --- |",)
 BATS = re.compile(r'^@test "(?P<name>[^"]*)" \{$(?P<body>.*?)^\}', re.MULTILINE | re.DOTALL)
 
 
@@ -62,44 +61,27 @@ def findings(root: Path) -> Iterator[str]:
 
 def pages(root: Path) -> dict[str, str]:
     told = read(root)
-    head = f"Generated from `{LIST}` by `python -m checks.shown --page`. That every test named is there is a check."
-    codes = [f"| `{code}` | {_shown(test)} |" for code, test in told["codes"].items()]
-    faults = [
-        f"| {number} | {row['symptom']} | {row['here']} | {'<br>'.join(map(_shown, row['tests']))} |"
-        for number, row in told["faults"].items()
-    ]
-    api = [
-        f"| {number} | {row['symptom']} | {row['reported']} | {'<br>'.join(map(_shown, row['tests']))} |"
-        for number, row in told["api"].items()
-    ]
-    api_head = f"Generated from `{API_LIST}` by `python -m checks.shown --page`. That every test named is there is a check."
+    codes = ((f"`{code}`", _shown(test)) for code, test in told["codes"].items())
+    faults = ((number, row["symptom"], row["here"], _all_shown(row)) for number, row in told["faults"].items())
+    api = ((number, row["symptom"], row["reported"], _all_shown(row)) for number, row in told["api"].items())
+    left_out = " Left out are faults that need GPUs to be seen."
     return {
-        API_PAGE: "\n".join(
-            [
-                "# Faults of servers with this API, tried on this one",
-                "",
-                api_head,
-                "",
-                "| # | fault | reported | tried by |",
-                *RULE,
-                *api,
-                "",
-            ]
-        ),
-        CODES_PAGE: "\n".join(["# The test that fires each code", "", head, "", "| code | test |", "| --- | --- |", *codes, ""]),
-        FAULTS_PAGE: "\n".join(
-            [
-                "# Faults known from the field, and what happens here",
-                "",
-                f"{head} Left out are faults that need GPUs to be seen.",
-                "",
-                "| # | reported | here | shown by |",
-                "| --- | --- | --- | --- |",
-                *faults,
-                "",
-            ]
+        API_PAGE: _page("Faults of servers with this API, tried on this one", API_LIST, "", ("#", "fault", "reported", "tried by"), api),
+        CODES_PAGE: _page("The test that fires each code", LIST, "", ("code", "test"), codes),
+        FAULTS_PAGE: _page(
+            "Faults known from the field, and what happens here", LIST, left_out, ("#", "reported", "here", "shown by"), faults
         ),
     }
+
+
+def _page(title: str, source: str, more: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = f"Generated from `{source}` by `python -m checks.shown --page`. That every test named is there is a check.{more}"
+    table = [columns, ["---"] * len(columns), *rows]
+    return "\n".join([f"# {title}", "", head, "", *(f"| {' | '.join(row)} |" for row in table), ""])
+
+
+def _all_shown(row: Mapping[str, Any]) -> str:
+    return "<br>".join(map(_shown, row["tests"]))
 
 
 def _shown(test: str) -> str:
