@@ -117,6 +117,13 @@ def test_space_is_asked_only_for_what_is_missing(box: Box) -> None:
     assert "[I_DISK] nothing is missing" in box.run("doctor", IMAGE_FREE_GIB="100000").stdout
 
 
+def test_space_for_kernels_is_asked_until_they_are_compiled(gpu_host: GpuHost) -> None:
+    given = gpu_host.settings | {"KERNEL_FREE_GIB": "100000"}
+    assert "100000 GiB for compiled kernels" in gpu_host.box.run("doctor", **given).stderr
+    assert gpu_host.box.run("prepare", **gpu_host.settings).returncode == 0
+    assert "[I_DISK] nothing is missing" in gpu_host.box.run("doctor", **given).stdout
+
+
 def test_a_log_folder_that_cannot_be_made_ends_the_start(box: Box) -> None:
     file = box.write("a-file", "")
     done = box.run(LOG_DIR=f"{file}/below")

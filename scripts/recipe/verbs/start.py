@@ -155,6 +155,8 @@ def _wants(job: Job, image: Image, host_tools: Environment) -> list[Want]:
     if not image.is_ready() or not host_tools.is_ready():
         place = containers.daemon(job.environment).storage if config.text("RUNTIME") == "docker" else str(job.data_dir)
         wants.append(Want("the engine", place, config.number("IMAGE_FREE_GIB")))
+    if config.gpus() and not any((config.folder("KERNEL_CACHE") / image.digest).glob("*")):
+        wants.append(Want("compiled kernels", config.text("KERNEL_CACHE"), config.number("KERNEL_FREE_GIB")))
     if config.text("PROFILE") != EMBEDDED:
         for snapshot in snapshots(config):
             if not is_complete(config.folder(snapshot.place), snapshot.revision):
