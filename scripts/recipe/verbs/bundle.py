@@ -18,7 +18,14 @@ from recipe.ui import Ui
 from recipe.verbs import look, start
 
 ANSWER_S = 20.0
-ASKED = (("uname", "-a"), ("nvidia-smi", "-q"), ("nvidia-smi", "topo", "-m"), ("docker", "version"), ("docker", "info"), ("df", "-h"))
+ASKED = {
+    "uname": ("uname", "-a"),
+    "nvidia-smi": ("nvidia-smi", "-q"),
+    "nvidia-smi-topology": ("nvidia-smi", "topo", "-m"),
+    "docker-version": ("docker", "version"),
+    "docker-info": ("docker", "info"),
+    "df": ("df", "-h"),
+}
 
 
 def support_bundle(job: Job, words: Sequence[str]) -> int:
@@ -51,8 +58,9 @@ def _texts(job: Job) -> Iterator[tuple[str, str]]:
     if (found := server.find(job.places)) is not None:
         yield "health.json", json.dumps(server.told(found), indent=2)
     yield "host.txt", f"{host.machine()}\n{host.python(job.environment)}\n"
-    for words in (*ASKED, ("git", "-C", str(job.config.root), "log", "-1", "--format=%H %cI")):
-        yield f"{words[0]}{words[-1] if words[0] != 'git' else ''}.txt", process.ask(words, job.tool_environment, timeout_s=ANSWER_S).output
+    commit = ("git", "-C", str(job.config.root), "log", "-1", "--format=%H %cI")
+    for name, words in {**ASKED, "git": commit}.items():
+        yield f"{name}.txt", process.ask(words, job.tool_environment, timeout_s=ANSWER_S).output
 
 
 def _said(job: Job, verb: Callable[[Job], int], *, is_json: bool = False) -> str:
