@@ -1,5 +1,6 @@
 """Fixtures of the host side's tests."""
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,3 +14,14 @@ def box(tmp_path: Path) -> Iterator[Box]:
     made = Box(tmp_path)
     yield made
     made.clear()
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A real filesystem of one MiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no filesystem can be mounted here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)

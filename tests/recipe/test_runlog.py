@@ -3,7 +3,6 @@
 import os
 import subprocess
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -84,17 +83,6 @@ def test_the_tail_of_a_log_has_no_control_characters_and_no_blank_lines(tmp_path
     log.write_bytes(b"one\n\x1b[31mtwo\n\n\xff three\tx\n")
     assert runlog.tail(log, 2) == ["?[31mtwo", "\ufffd three\tx"]
     assert runlog.tail(tmp_path / "missing", 2) == []
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    """A real filesystem of one MiB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, check=False).returncode != 0:
-        pytest.skip("no filesystem can be mounted here")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
 
 
 def test_a_disk_that_is_full_keeps_the_raw_logs_and_no_half_archive(small: Path) -> None:
