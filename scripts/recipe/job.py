@@ -44,10 +44,6 @@ class Job:
     def tool_environment(self) -> dict[str, str]:
         return {name: value for name, value in self.environment.items() if name not in KEPT_BACK}
 
-    @property
-    def has_folder(self) -> bool:
-        return self._folder is not None and self._folder.is_dir()
-
     def folder(self) -> Path:
         """The run folder of this invocation, made when it is first needed. Raises Failure E_LOG."""
         if self._folder is None:

@@ -40,6 +40,12 @@ def test_every_warning_and_error_says_what_to_do() -> None:
     assert [code.name for code in CODES.values() if not code.name.startswith("I_") and code.remedy == "nothing to do"] == []
 
 
+def test_every_setting_is_read_or_told_to_the_engine() -> None:
+    sources = "".join(source.read_text(encoding="utf-8") for source in (ROOT / "scripts").rglob("*.py") if source.name != "settings.py")
+    own = [name for name, setting in SETTINGS.items() if not setting.engine_option and not setting.carried_by]
+    assert [name for name in own if not re.search(f"[\"']{name}[\"']", sources)] == []
+
+
 def test_the_example_env_file_names_every_setting_and_sets_none() -> None:
     lines = (ROOT / ".env.example").read_text(encoding="utf-8").splitlines()
     assert {line[1:].partition("=")[0] for line in lines if re.match(r"#[A-Z]", line)} == set(SETTINGS)
