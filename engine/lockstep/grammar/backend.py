@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections import OrderedDict
 
 import numpy as np
 import xgrammar
 from numpy.typing import NDArray
 
+from lockstep.core.recent import Recent
 from lockstep.grammar.protocol import Form, GrammarError, Vocabulary
 
 CACHE_BYTES = 256 << 20
@@ -25,8 +25,7 @@ class XGrammar:
         spellings, stops = list(vocabulary.spellings), list(vocabulary.stops)
         self._info = xgrammar.TokenizerInfo(spellings, xgrammar.VocabType.RAW, vocab_size=len(spellings), stop_token_ids=stops)
         self._ids = len(spellings)
-        self._cache: OrderedDict[bytes, xgrammar.CompiledGrammar] = OrderedDict()
-        self._cached_bytes = 0
+        self._kept = Recent[bytes, xgrammar.CompiledGrammar](CACHE_BYTES, spares_newest=True)
 
     def compile(self, form: Form) -> bytes:
         """See `Backend`. Also refuses a grammar with which no reply can begin."""
@@ -46,13 +45,9 @@ class XGrammar:
 
     def matcher(self, compiled: bytes) -> _Matcher:
         """See `Backend`."""
-        known = self._cache.pop(compiled, None)
-        if known is None:
+        if (known := self._kept.get(compiled)) is None:
             known = xgrammar.CompiledGrammar.deserialize_json(zlib.decompress(compiled).decode(), self._info)
-            self._cached_bytes += known.memory_size_bytes
-        self._cache[compiled] = known
-        while self._cached_bytes > CACHE_BYTES and len(self._cache) > 1:
-            self._cached_bytes -= self._cache.popitem(last=False)[1].memory_size_bytes
+            self._kept.put(compiled, known, known.memory_size_bytes)
         return _Matcher(known, self._ids)
 
 

@@ -10,13 +10,13 @@ import hashlib
 import json
 import os
 import sys
-from collections import OrderedDict
 from pathlib import Path
 
 import msgspec
 
 import lockstep
 from lockstep.core.errors import LockstepError
+from lockstep.core.recent import Recent
 from lockstep.grammar.protocol import Form, GrammarError, Vocabulary
 
 CACHE_BYTES = 64 << 20
@@ -40,25 +40,23 @@ class GrammarCompiler:
         self._vocabulary, self._limits = msgspec.msgpack.encode(vocabulary), (limit_s, memory_bytes)
         self._worker: _Worker | None = None
         self._turn, self._waiting = asyncio.Lock(), 0
-        self._cache: OrderedDict[str, bytes] = OrderedDict()
-        self._cached_bytes = 0
+        self._kept = Recent[str, bytes](CACHE_BYTES)
 
     async def compile(self, form: Form) -> tuple[str, bytes]:
         """Digest of `form` and its compiled grammar. Raises GrammarError for one that cannot be used, CompilerBusy, CompilerFault."""
         told = json.dumps(form).encode()
         digest = hashlib.sha256(told).hexdigest()[:16]
-        if digest in self._cache:
-            self._cache.move_to_end(digest)
-            return digest, self._cache[digest]
+        if (known := self._kept.get(digest)) is not None:
+            return digest, known
         if self._waiting >= MOST_WAITING:
             raise CompilerBusy(f"{self._waiting} grammars wait to be compiled, as many as this server takes; try again later")
         self._waiting += 1
         try:
             async with self._turn:
-                compiled = self._cache.get(digest) or await self._compile(told)
+                compiled = self._kept.get(digest) or await self._compile(told)
         finally:
             self._waiting -= 1
-        self._remember(digest, compiled)
+        self._kept.put(digest, compiled, len(compiled))
         return digest, compiled
 
     async def close(self) -> None:
@@ -83,13 +81,6 @@ class GrammarCompiler:
         if isinstance(told, str):
             raise GrammarError(told)
         return told
-
-    def _remember(self, digest: str, compiled: bytes) -> None:
-        if digest not in self._cache:
-            self._cache[digest] = compiled
-            self._cached_bytes += len(compiled)
-        while self._cached_bytes > CACHE_BYTES:
-            self._cached_bytes -= len(self._cache.popitem(last=False)[1])
 
 
 class _Worker:

@@ -10,13 +10,13 @@ import hashlib
 import json
 import os
 import sys
-from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import lockstep
 from lockstep.core.errors import LockstepError
+from lockstep.core.recent import Recent
 from lockstep.media.limits import LIMITS, MIB, Rules
 from lockstep.media.source import MediaError, file_of
 
@@ -69,8 +69,7 @@ class MediaDecoder:
         self._rules, self.level = rules, ""
         self._turns, self._waiting = asyncio.Semaphore(PARALLEL), 0
         self._spare: asyncio.Task[_Worker] | None = None
-        self._cache: OrderedDict[tuple[str, str, str, bool], Decoded] = OrderedDict()
-        self._cached_bytes = 0
+        self._kept = Recent[tuple[str, str, str, bool], Decoded](CACHE_BYTES)
 
     async def start(self) -> None:
         """Start the first worker and learn how well it is locked in. Raises WorkerFault."""
@@ -94,8 +93,7 @@ class MediaDecoder:
         """
         data, digest = await asyncio.to_thread(_file_and_digest, url, kind)
         key = (owner, digest, kind, low)
-        if (known := self._cache.get(key)) is not None:
-            self._cache.move_to_end(key)
+        if (known := self._kept.get(key)) is not None:
             return known
         if self._waiting >= MOST_WAITING:
             raise DecoderBusy(f"{self._waiting} pictures and clips wait to be decoded, as many as this server takes; try again later")
@@ -105,7 +103,7 @@ class MediaDecoder:
                 decoded = await self._run(kind, data, self._order(kind, len(data), low))
         finally:
             self._waiting -= 1
-        self._remember(key, decoded)
+        self._kept.put(key, decoded, decoded.size_bytes)
         return decoded
 
     def _order(self, kind: str, size: int, low: bool) -> dict[str, Any]:
@@ -134,13 +132,6 @@ class MediaDecoder:
         if self._spare is None:
             self._spare = asyncio.create_task(_Worker.start("picture"))
         return worker
-
-    def _remember(self, key: tuple[str, str, str, bool], decoded: Decoded) -> None:
-        if key not in self._cache:
-            self._cached_bytes += decoded.size_bytes
-        self._cache[key] = decoded
-        while self._cached_bytes > CACHE_BYTES:
-            self._cached_bytes -= self._cache.popitem(last=False)[1].size_bytes
 
 
 class _Worker:

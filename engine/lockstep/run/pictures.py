@@ -5,11 +5,10 @@ Only rank 0 has a tower; the others get its rows. Knows prompts by position, no 
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 import torch
 from torch import Tensor
 
+from lockstep.core.recent import Recent
 from lockstep.core.types import EngineRequest, Picture
 from lockstep.model.glm import GlmModel
 from lockstep.model.vision import VisionTower
@@ -23,8 +22,7 @@ class PictureRows:
 
     def __init__(self, tower: VisionTower | None, model: GlmModel) -> None:
         self._tower, self._model, self._exchange = tower, model, model.exchange
-        self._known: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
-        self._rows = 0
+        self._kept = Recent[tuple[str, str], Tensor](MOST_ROWS, spares_newest=True)
         self.computed = 0
 
     def within(self, request: EngineRequest, start: int, end: int) -> list[tuple[int, Tensor]]:
@@ -39,14 +37,10 @@ class PictureRows:
     def _of(self, picture: Picture, namespace: str) -> Tensor:
         """Namespaces share nothing: how long a picture takes must not tell who else sent it."""
         key = (namespace, picture.digest)
-        if (rows := self._known.get(key)) is not None:
-            self._known.move_to_end(key)
-            return rows
-        rows = self._known[key] = self._compute(picture)
-        self.computed += 1
-        self._rows += len(rows)
-        while self._rows > MOST_ROWS and len(self._known) > 1:
-            self._rows -= len(self._known.popitem(last=False)[1])
+        if (rows := self._kept.get(key)) is None:
+            rows = self._compute(picture)
+            self._kept.put(key, rows, len(rows))
+            self.computed += 1
         return rows
 
     @torch.inference_mode()

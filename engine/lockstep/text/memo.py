@@ -6,9 +6,9 @@ Knows no template. A piece is encoded on its own, whatever stands around it, so 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 
+from lockstep.core.recent import Recent
 from lockstep.text.tokenizer import LIKELY_CHARACTERS, Tokenizer
 
 MOST_CHARACTERS = 1 << 24
@@ -20,11 +20,10 @@ class PieceMemo:
     """Least recently used pieces go first. Owners share nothing: how long a text takes to encode must not tell who else sent it."""
 
     def __init__(self, tokenizer: Tokenizer, most_characters: int = MOST_CHARACTERS) -> None:
-        self._tokenizer, self._most = tokenizer, most_characters
+        self._tokenizer = tokenizer
         # Every id once: what is remembered, and every prompt made of it, takes 8 bytes a token and not 36.
         self._ids = tuple(range(tokenizer.size))
-        self._known: OrderedDict[tuple[str, str], tuple[int, ...]] = OrderedDict()
-        self._characters = 0
+        self._kept = Recent[tuple[str, str], tuple[int, ...]](most_characters)
         self._lock = threading.Lock()
 
     def encode_many(self, texts: Sequence[str], limit: int | None, owner: str) -> Sequence[Sequence[int]]:
@@ -32,25 +31,11 @@ class PieceMemo:
         if limit is not None and sum(map(len, texts)) > LIKELY_CHARACTERS * limit:
             return self._tokenizer.encode_many(texts, limit)
         with self._lock:
-            found = {text: self._seen(owner, text) for text in texts}
+            found = {text: self._kept.get((owner, text)) for text in texts}
         missing = [text for text, ids in found.items() if ids is None]
         fresh = self._tokenizer.encode_many(missing, limit)
         encoded = {text: tuple(map(self._ids.__getitem__, ids)) for text, ids in zip(missing, fresh, strict=True)}
         with self._lock:
             for text, ids in encoded.items():
-                self._learn(owner, text, ids)
+                self._kept.put((owner, text), ids, len(text) + _ENTRY_CHARACTERS)
         return [encoded[text] if (ids := found[text]) is None else ids for text in texts]
-
-    def _seen(self, owner: str, text: str) -> tuple[int, ...] | None:
-        ids = self._known.get((owner, text))
-        if ids is not None:
-            self._known.move_to_end((owner, text))
-        return ids
-
-    def _learn(self, owner: str, text: str, ids: tuple[int, ...]) -> None:
-        if (owner, text) not in self._known:
-            self._characters += len(text) + _ENTRY_CHARACTERS
-        self._known[owner, text] = ids
-        while self._characters > self._most:
-            (_, oldest), _ = self._known.popitem(last=False)
-            self._characters -= len(oldest) + _ENTRY_CHARACTERS
