@@ -15,7 +15,7 @@ from embedded.make.tokenizer import write_text_files
 
 from checkpoints.sizes import Sizes
 
-BUNDLED = Path(__file__).parents[2] / "scripts" / "recipe" / "fixtures" / "quality"
+BUNDLED = Path(__file__).parents[2] / "scripts" / "verify" / "fixtures"
 COUNTS = {
     "exact_word": 20,
     "counting": 20,
