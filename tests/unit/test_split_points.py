@@ -71,7 +71,7 @@ def rows(tokens: tuple[int, ...]) -> tuple[TokenLogprob, ...]:
 
 def scripts() -> Iterator[Script]:
     """Short ones first. Most end by themselves, some are cut."""
-    chance = random.Random(20)
+    chance = random.Random(21)
     for number in range(REPLIES):
         most = SHORT_TOKENS if number < SHORT else LONG_TOKENS
         thinking, parallel = chance.random() < 0.4, chance.random() < 0.7
