@@ -71,7 +71,9 @@ def test_without_a_key_another_address_gets_no_route_but_health(auto: Front) -> 
         assert "streams" in client.get("/health", headers={"x-api-key": "secret-two"}).json()
         assert client.get("/v1/health").json().keys() == {"status"}
         for path in ("/slots", "/get_server_info", "/server_info", "/v1/chat/completions/", "/health/", "//health", "/Health"):
-            assert [client.get(path, headers=headers).status_code for headers in ({}, GOOD)] == [404, 404], path
+            # As it stands: of a path that begins with two slashes the client would make a host.
+            url = client.base_url.copy_with(raw_path=path.encode())
+            assert [client.get(url, headers=headers).status_code for headers in ({}, GOOD)] == [404, 404], path
         refused = client.post(CHAT, json=BODY)
         assert (refused.headers["www-authenticate"], refused.json()["error"]["code"]) == ("Bearer", "invalid_api_key")
         assert client.post(CHAT, json=BODY, headers=GOOD).status_code == 200
