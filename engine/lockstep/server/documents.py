@@ -214,7 +214,7 @@ class Version(BaseModel):
 _WORDS = {
     400: "The request has to change; `param` names the field",
     401: "A key is needed",
-    404: "No such model",
+    404: "No such model, or no such stored reply",
     413: "Body too large",
     415: "Body is compressed",
     429: "All slots and the queue are taken; see Retry-After",

@@ -154,7 +154,7 @@ def prompt_digest(prompt_ids: Sequence[int], pictures: Sequence[Picture] = ()) -
 
 
 class Generation:
-    """A reply under way. Iterate `deltas` to its end, then read `finish_reason`, `usage()` and `figures()`.
+    """A reply under way. Iterate `deltas` to its end, then read `finish_reason` and `figures()`.
 
     `choice` counts those of one prompt. `shown` bounds the reply's tokens below what the engine makes: it always makes one, for a request
     that wants its prompt only too.
@@ -303,17 +303,6 @@ class Generation:
             "%s %s %s: prompt %d, reply %d tokens, %s, %.3f s",
             self.request.id, self._route, status, len(self.request.prompt_ids), len(self.text.tokens), self.finish_reason or "-", spent_s,
         )  # fmt: skip
-
-    def usage(self) -> dict[str, Any]:
-        """OpenAI's usage object, of the reply so far."""
-        prompt, reply = len(self.request.prompt_ids), len(self.text.tokens)
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": reply,
-            "total_tokens": prompt + reply,
-            "prompt_tokens_details": {"cached_tokens": min(self.cached_tokens, prompt)},
-            "completion_tokens_details": {"reasoning_tokens": self.text.reasoning_tokens},
-        }
 
     def figures(self, with_ids: bool) -> dict[str, Any]:
         """Our own block: times in seconds, rounds, drafting, and the hash that names the reply's ids."""

@@ -17,8 +17,10 @@ from lockstep.server.documents import CountedTokens, MessageReply, inference_rou
 from lockstep.server.errors import ApiError
 from lockstep.server.generation import Generation, reply_id
 from lockstep.server.messages_form import MessagesBody, chat_form
+from lockstep.server.replies import usage_of
 from lockstep.server.schema import ChatBody
 from lockstep.server.stream import EventStream, named_event, unless_client_leaves
+from lockstep.server.tokenize import COUNTED_TOKENS
 from lockstep.text.tools import ToolCall
 
 router = APIRouter(tags=["messages"])
@@ -50,7 +52,7 @@ async def _read(request: Request, site: Deployment) -> tuple[MessagesBody, ChatB
 
 
 async def _count(request: Request, site: Deployment, chat: ChatBody) -> Response:
-    limit = max(site.context, 1 << 20)
+    limit = max(site.context, COUNTED_TOKENS)
     going_on = not chat.continue_final_message
     prompt = await chat_prompt(site, chat, chat.messages, limit, going_on, site.namespace(request, chat.cache_salt))
     return JSONResponse({"input_tokens": len(prompt.ids)})
@@ -120,7 +122,7 @@ class MessageWriter(BlockWriter):
 
     def _usage(self) -> dict[str, int]:
         """Tokens that were read anew, those that were not, and those of the reply so far."""
-        usage = self._generation.usage()
+        usage = usage_of([self._generation])
         cached = usage["prompt_tokens_details"]["cached_tokens"]
         new = usage["prompt_tokens"] - cached
         return {"input_tokens": new, "cache_read_input_tokens": cached, "output_tokens": usage["completion_tokens"]}

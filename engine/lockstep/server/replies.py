@@ -133,12 +133,11 @@ def _voices(generations: Sequence[Generation], dialects: Sequence[Dialect]) -> l
 
 
 def usage_of(generations: Sequence[Generation]) -> dict[str, Any]:
-    """OpenAI's usage object. A prompt counts once, whatever the number of its choices."""
-    own = [generation.usage() for generation in generations]
-    of_prompts = [usage for usage, generation in zip(own, generations, strict=True) if generation.choice == 0]
-    prompt, reply = sum(usage["prompt_tokens"] for usage in of_prompts), sum(usage["completion_tokens"] for usage in own)
-    cached = sum(usage["prompt_tokens_details"]["cached_tokens"] for usage in of_prompts)
-    thought = sum(usage["completion_tokens_details"]["reasoning_tokens"] for usage in own)
+    """OpenAI's usage object, of the replies so far. A prompt counts once, whatever the number of its choices."""
+    prompts = [(len(one.request.prompt_ids), one.cached_tokens) for one in generations if one.choice == 0]
+    prompt, cached = sum(tokens for tokens, _ in prompts), sum(map(min, prompts))
+    texts = [one.text for one in generations]
+    reply, thought = sum(len(text.tokens) for text in texts), sum(text.reasoning_tokens for text in texts)
     details = {"prompt_tokens_details": {"cached_tokens": cached}, "completion_tokens_details": {"reasoning_tokens": thought}}
     return {"prompt_tokens": prompt, "completion_tokens": reply, "total_tokens": prompt + reply} | details
 

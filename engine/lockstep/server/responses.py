@@ -16,6 +16,7 @@ from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import Deleted, ResponseReply, errors, inference_route
 from lockstep.server.errors import ApiError
 from lockstep.server.generation import Generation, reply_id
+from lockstep.server.replies import usage_of
 from lockstep.server.response_store import Stored
 from lockstep.server.responses_form import Item, ResponsesBody, chat_form
 from lockstep.server.stream import EventStream, named_event, unless_client_leaves
@@ -164,7 +165,7 @@ class ResponseWriter(BlockWriter):
         return told | ({"lockstep": self._generation.figures(extra.get("return_token_ids") is True)} if has_ended else {})
 
     def _usage(self) -> dict[str, Any]:
-        usage = self._generation.usage()
+        usage = usage_of([self._generation])
         return {
             "input_tokens": usage["prompt_tokens"], "input_tokens_details": usage["prompt_tokens_details"],
             "output_tokens": usage["completion_tokens"], "output_tokens_details": usage["completion_tokens_details"],
