@@ -152,7 +152,7 @@ def test_generation_defaults_are_read_and_greedy_is_temperature_zero(tmp_path: P
     path = tmp_path / "generation_config.json"
     path.write_text('{"do_sample": true, "temperature": 0.7, "top_p": 0.95, "eos_token_id": [5, 6]}')
     found = read_generation_config(tmp_path)
-    assert (found.eos_token_ids, found.temperature, found.top_p, found.top_k) == ((5, 6), 0.7, 0.95, 0)
+    assert (found.eos_token_ids, found.temperature, found.top_p) == ((5, 6), 0.7, 0.95)
     path.write_text('{"do_sample": false, "temperature": 0.7, "eos_token_id": 5}')
     found = read_generation_config(tmp_path)
     assert (found.eos_token_ids, found.temperature, found.top_p) == ((5,), 0.0, 1.0)
