@@ -11,8 +11,8 @@ import math
 import torch
 from torch import Tensor
 
-from lockstep.kernels.exl3 import HADAMARD, Exl3Matrix
-from lockstep.kernels.exl3.ref import butterfly, codebook, pack_states, ring_steps, to_tiles
+from lockstep.kernels.exl3 import HADAMARD, TILE, Exl3Matrix
+from lockstep.kernels.exl3.ref import butterfly, codebook, reading_order, ring_steps, tile_positions
 
 _VALUES = 256
 # Tiles searched at once: one step of the CPU's batch fits its second-level cache; the GPU's batch is bound by the path costs it keeps.
@@ -37,6 +37,26 @@ def encode_matrix(weight: Tensor, bits: float, name: str, generator: torch.Gener
     states = encode_tiles(tiles.flatten(0, 1), bits, name)
     trellis = pack_states(states, bits).unflatten(0, tiles.shape[:2])
     return Exl3Matrix(trellis.contiguous(), suh, output_sign.half(), name)
+
+
+def to_tiles(weight: Tensor) -> Tensor:
+    """[k, n] -> [k/16, n/16, 256] in ring order."""
+    row, column = (index.to(weight.device) for index in tile_positions())
+    k, n = weight.shape
+    blocks = weight.reshape(k // TILE, TILE, n // TILE, TILE).transpose(1, 2).flatten(2)
+    return blocks[..., row * TILE + column]
+
+
+def pack_states(states: Tensor, bits: float) -> Tensor:
+    """int64 states [.., 256] whose windows overlap consistently -> int16 [.., 16 * bits]. Only each state's own bits are read."""
+    columns = []
+    for value, step in enumerate(ring_steps(bits)):
+        columns += [(states[..., value] >> bit) & 1 for bit in range(step - 1, -1, -1)]
+    ring = torch.stack(columns, -1).unflatten(-1, (-1, 16))
+    weight = 1 << torch.arange(15, -1, -1, device=states.device)
+    words = (ring * weight).sum(-1)
+    words = torch.where(words >= 1 << 15, words - (1 << 16), words).to(torch.int16)
+    return reading_order(words)
 
 
 def _signs(count: int, generator: torch.Generator) -> Tensor:

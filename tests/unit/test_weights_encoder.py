@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from checkpoints.exl3_encode import encode_matrix, encode_tiles
+from checkpoints.exl3_encode import encode_matrix, encode_tiles, pack_states
 from fixtures import exl3_oracle as oracle
 from lockstep.kernels.exl3 import CODEBOOKS, WIDTHS, decode_outer
-from lockstep.kernels.exl3.ref import codebook, pack_states, unpack_states
+from lockstep.kernels.exl3.ref import codebook, unpack_states
 
 torch.set_num_threads(1)
 COMBINATIONS = [(bits, name) for bits in WIDTHS for name in CODEBOOKS if bits % 1 == 0 or name == "mul1"]

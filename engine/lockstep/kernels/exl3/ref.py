@@ -60,7 +60,7 @@ def _windows(bits: float) -> tuple[Tensor, Tensor]:
     return start // 16, start % 16
 
 
-def _reading_order(words: Tensor) -> Tensor:
+def reading_order(words: Tensor) -> Tensor:
     """Swap the two 16-bit words of every pair: storage is little-endian 32-bit words read from their top bit. Its own inverse."""
     return words.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
 
@@ -68,22 +68,10 @@ def _reading_order(words: Tensor) -> Tensor:
 def unpack_states(trellis: Tensor) -> Tensor:
     """int16 [.., 16 * bits] -> int64 states [.., 256] in ring order."""
     word, offset = (index.to(trellis.device) for index in _windows(trellis.shape[-1] / 16))
-    words = _reading_order(trellis).int() & 0xFFFF
+    words = reading_order(trellis).int() & 0xFFFF
     first, second = words[..., word], words.roll(-1, -1)[..., word]
     pair = (first.long() << 16) | second
     return (pair >> (16 - offset)) & 0xFFFF
-
-
-def pack_states(states: Tensor, bits: float) -> Tensor:
-    """int64 states [.., 256] whose windows overlap consistently -> int16 [.., 16 * bits]. Only each state's own bits are read."""
-    columns = []
-    for value, step in enumerate(ring_steps(bits)):
-        columns += [(states[..., value] >> bit) & 1 for bit in range(step - 1, -1, -1)]
-    ring = torch.stack(columns, -1).unflatten(-1, (-1, 16))
-    weight = 1 << torch.arange(15, -1, -1, device=states.device)
-    words = (ring * weight).sum(-1)
-    words = torch.where(words >= 1 << 15, words - (1 << 16), words).to(torch.int16)
-    return _reading_order(words)
 
 
 def tile_positions() -> tuple[Tensor, Tensor]:
@@ -93,14 +81,6 @@ def tile_positions() -> tuple[Tensor, Tensor]:
     row = 2 * (lane % 4) + (j & 1) + 8 * ((j >> 1) & 1)
     column = lane // 4 + 8 * (j >> 2)
     return row, column
-
-
-def to_tiles(weight: Tensor) -> Tensor:
-    """[k, n] -> [k/16, n/16, 256] in ring order."""
-    row, column = (index.to(weight.device) for index in tile_positions())
-    k, n = weight.shape
-    blocks = weight.reshape(k // TILE, TILE, n // TILE, TILE).transpose(1, 2).flatten(2)
-    return blocks[..., row * TILE + column]
 
 
 def from_tiles(tiles: Tensor) -> Tensor:
