@@ -23,10 +23,6 @@ _END_S = 3.0
 _POLL_S = 0.5
 
 
-class RankDied(LockstepError):
-    """Another rank is gone. The text is its cause."""
-
-
 class _Link:
     """One other rank."""
 
