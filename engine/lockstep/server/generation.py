@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 from lockstep.core.errors import CONTEXT_EXCEEDED, EngineDied, EngineRejected
@@ -53,7 +54,7 @@ def check_ids(site: Deployment, ids: Sequence[int], param: str) -> None:
         raise bad_request(f"`{param}` holds the id {shown}; needed: ids from 0 to {size - 1}, the vocabulary of this model.", param)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PromptIds:
     """A prompt and what is known of it: the field it came in, who may share its states (`Namespaces`), where others may branch off.
 
@@ -68,10 +69,11 @@ class PromptIds:
     pictures: tuple[Picture, ...] = ()
     close_after: tuple[int, int] | None = None
 
-    @property
+    @cached_property
     def digest(self) -> bytes:
-        """Eight bytes that stand for the prompt, its pictures included."""
-        return prompt_digest(self.ids, self.pictures)
+        """Eight bytes that stand for the prompt, pictures included, for which ids are equal. Made once: long prompts take a while."""
+        packed = struct.pack(f"<{len(self.ids)}I", *self.ids)
+        return hashlib.blake2b(packed + "".join(picture.digest for picture in self.pictures).encode(), digest_size=8).digest()
 
 
 def engine_request(
@@ -145,12 +147,6 @@ def sampling(site: Deployment, body: GenerationBody, prompt: PromptIds, choice: 
         repetition_penalty=1.0 if body.repetition_penalty is None else body.repetition_penalty,
         logit_bias=tuple(sorted((token, value) for token, value in bias.items() if value)),
     )
-
-
-def prompt_digest(prompt_ids: Sequence[int], pictures: Sequence[Picture] = ()) -> bytes:
-    """Eight bytes that stand for a prompt, whose ids are equal for different pictures."""
-    packed = struct.pack(f"<{len(prompt_ids)}I", *prompt_ids)
-    return hashlib.blake2b(packed + "".join(picture.digest for picture in pictures).encode(), digest_size=8).digest()
 
 
 class Generation:
