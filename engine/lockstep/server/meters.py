@@ -146,7 +146,7 @@ class Meters:
             histogram.observe(value)
 
     def count_request(self, route: str, status: str, key: str) -> None:
-        """An inference request ended; `status` is an HTTP status, `cancelled` or `failed`, `key` the label of its key."""
+        """An inference request ended; `status` is an HTTP status or `cancelled`, `key` the label of its key."""
         self._requests.labels(route, status, key).inc()
 
     def count_finish(self, reason: str) -> None:
