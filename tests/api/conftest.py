@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fixtures.fronts import TOKENIZER, Front, end_front, rounds, start_front
+from fixtures.fronts import TOKENIZER, Front, end_front, rounds, start_embedded, start_front, wait_until
 
 
 @pytest.fixture
@@ -22,10 +21,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Front]]:
         started.append(front)
         if ready:
             front.wait_for("/health", 200)
-            until = time.monotonic() + 20
-            while front.http.get("/health").json()["status"] == "loading":
-                assert time.monotonic() < until
-                time.sleep(0.02)
+            wait_until(lambda: front.http.get("/health").json()["status"] != "loading")
         return front
 
     yield start
@@ -40,5 +36,14 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     script = {"rounds": [*rounds("one ", "two five", end=False), snowman[:1], snowman[1:], *rounds(" end.")], "delay_s": 0.002}
     started = start_front(tmp_path_factory.mktemp("front"), script)
     started.wait_for("/health/ready", 200)
+    yield started
+    end_front(started)
+
+
+@pytest.fixture(scope="module")
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    """The shipped command with the embedded checkpoint."""
+    started = start_embedded(tmp_path_factory.mktemp("embedded"), "--context", "2048", "--state-hashes")
+    started.wait_for("/health/ready", 200, limit_s=50)
     yield started
     end_front(started)

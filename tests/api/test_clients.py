@@ -6,27 +6,18 @@ LangChain and LiteLLM are asked themselves where they are installed; nothing els
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import anthropic
 import openai
 import pytest
 
-from fixtures.fronts import TOKENIZER, Front, end_front, events, start_embedded
+from fixtures.fronts import TOKENIZER, Front, events
 
 MODEL = "glm-5.3-flash"
 QUESTION, RESULT = "What is the weather in Rome?", "sunny, 21 degrees"
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 FUNCTION = {"name": "get_weather", "description": "Weather of a city", "parameters": SCHEMA}
-
-
-@pytest.fixture(scope="module")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    started = start_embedded(tmp_path_factory.mktemp("clients"), "--context", "2048")
-    started.wait_for("/health/ready", 200, limit_s=50)
-    yield started
-    end_front(started)
 
 
 @pytest.fixture(scope="module")

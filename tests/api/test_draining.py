@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from fixtures.fronts import Front, events, rounds
+from fixtures.fronts import Front, events, rounds, wait_until
 
 CHAT = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "hi"}]}
@@ -16,22 +16,11 @@ ENDLESS = {"rounds": rounds(*["word "] * 2000), "delay_s": 0.01, "slots": 2, "ma
 Serve = Callable[..., Front]
 
 
-def wait_until(question: Callable[[], bool], limit_s: float = 10.0) -> None:
-    until = time.monotonic() + limit_s
-    while not question():
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
-def running(front: Front) -> int:
-    return httpx.get(f"{front.url}/health").json()["requests_running"]
-
-
 def test_a_new_client_is_told_to_come_again_while_a_running_reply_finishes(serve: Serve) -> None:
     front = serve(ENDLESS)
     with ThreadPoolExecutor(1) as pool:
         reply = pool.submit(front.http.post, CHAT, json={**BODY, "max_tokens": 150}, timeout=30)
-        wait_until(lambda: running(front) == 1)
+        wait_until(lambda: front.running == 1)
         front.process.send_signal(signal.SIGTERM)
         wait_until(lambda: httpx.get(f"{front.url}/health").json()["status"] == "draining")
         refused = httpx.post(f"{front.url}{CHAT}", json=BODY)
@@ -61,7 +50,7 @@ def test_a_second_signal_ends_at_once(serve: Serve, number: signal.Signals) -> N
     front = serve(ENDLESS)
     with ThreadPoolExecutor(1) as pool:
         reply = pool.submit(front.http.post, CHAT, json={**BODY, "max_tokens": 2000}, timeout=30)
-        wait_until(lambda: running(front) == 1)
+        wait_until(lambda: front.running == 1)
         front.process.send_signal(number)
         wait_until(lambda: "draining" in front.log.read_text())
         front.process.send_signal(number)

@@ -6,24 +6,14 @@ import os
 import re
 import signal
 import socket
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
 
-from fixtures.fronts import Front, end_front, events, start_embedded
+from fixtures.fronts import Front, end_front, events, start_embedded, wait_until
 
 BODY = {"messages": [{"role": "user", "content": "Count to five."}], "max_tokens": 16}
-
-
-@pytest.fixture(scope="module")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    started = start_embedded(tmp_path_factory.mktemp("embedded"), "--context", "1024", "--state-hashes")
-    started.wait_for("/health/ready", 200, limit_s=50)
-    yield started
-    end_front(started)
 
 
 def test_the_openai_client_reads_the_same_reply_whole_and_streamed(embedded: Front) -> None:
@@ -56,13 +46,6 @@ def test_streamed_and_whole_have_the_same_tokens_with_thinking_and_a_stop(embedd
             assert "".join(chunk["choices"][0]["delta"].get(name, "") for chunk in chunks) == message.get(name, "")
 
 
-def wait_until_running(front: Front, count: int) -> None:
-    until = time.monotonic() + 3
-    while front.http.get("/health").json()["requests_running"] != count:
-        assert time.monotonic() < until
-        time.sleep(0.02)
-
-
 def test_a_reply_cut_at_a_stop_string_has_a_hash_of_its_tokens_and_none_of_a_state_beyond_them(embedded: Front) -> None:
     body = {"messages": [{"role": "user", "content": "count from 1 to 20"}], "temperature": 0, "max_tokens": 48}
     whole = embedded.http.post("/v1/chat/completions", json=body).json()
@@ -79,8 +62,8 @@ def test_a_client_killed_in_mid_stream_frees_its_slot(embedded: Front) -> None:
     with socket.create_connection(("127.0.0.1", embedded.port)) as connection:
         connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
         assert b"200 OK" in connection.recv(1000)
-        wait_until_running(embedded, 1)
-    wait_until_running(embedded, 0)
+        wait_until(lambda: embedded.running == 1, 3.0)
+    wait_until(lambda: embedded.running == 0, 3.0)
 
 
 def test_a_pool_that_does_not_fit_this_machine_ends_the_start_with_what_would(tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.fronts import TOKENIZER, Front, end_front, events, start_embedded, start_front
+from fixtures.fronts import TOKENIZER, Front, end_front, events, start_front, wait_until
 from fixtures.tool_replies import TOOLS, ids
 
 CHAT, COMPLETIONS, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
@@ -39,14 +39,6 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     spelled = {seed: [ids(text) for text in texts] for seed, texts in REPLIES.items()}
     started = start_front(tmp_path_factory.mktemp("faults"), {"seed_rounds": spelled, "rounds": [ids("Fine."), ids("<|user|>")]})
     started.wait_for("/health/ready", 200)
-    yield started
-    end_front(started)
-
-
-@pytest.fixture(scope="module")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    started = start_embedded(tmp_path_factory.mktemp("faults"), "--context", "1024")
-    started.wait_for("/health/ready", 200, limit_s=50)
     yield started
     end_front(started)
 
@@ -136,8 +128,7 @@ def test_too_long_prompts_cost_no_slot_however_many_come(front: Front) -> None:
         assert front.http.post(COMPLETIONS, json=body).json()["error"]["code"] == "context_length_exceeded"
     with ThreadPoolExecutor(4) as pool:
         assert {text_of(CHAT, reply) for reply in pool.map(lambda _: ask(front), range(4))} == {"Fine."}
-    health = front.http.get("/health").json()
-    assert (health["requests_running"], health["streams"]["waiting"]) == (0, 0)
+    wait_until(lambda: front.running == front.http.get("/health").json()["streams"]["waiting"] == 0, 1.0)
 
 
 @pytest.mark.parametrize("temperature", [1e-4, 1e-30, 5e-324])

@@ -13,23 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from fixtures.fronts import Front, events, rounds
+from fixtures.fronts import Front, events, rounds, wait_until
 
 CHAT = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "hi"}]}
 ENDLESS = {"rounds": rounds(*["word "] * 2000), "delay_s": 0.01, "slots": 2, "max_queued": 2}
 Serve = Callable[..., Front]
-
-
-def running(front: Front) -> int:
-    return front.http.get("/health").json()["requests_running"]
-
-
-def wait_until(question: Callable[[], bool], limit_s: float = 10.0) -> None:
-    until = time.monotonic() + limit_s
-    while not question():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def test_while_the_engine_loads_the_server_is_alive_and_not_ready(serve: Serve) -> None:
@@ -68,8 +57,8 @@ def test_a_client_that_leaves_frees_its_slot(serve: Serve, stream: bool) -> None
         connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
         if stream:
             assert b"200 OK" in connection.recv(1000)
-        wait_until(lambda: running(front) == 1)
-    wait_until(lambda: running(front) == 0, 2.0)
+        wait_until(lambda: front.running == 1)
+    wait_until(lambda: front.running == 0, 2.0)
     metrics = front.http.get("/metrics").text
     assert "lockstep_client_disconnections_total 1.0" in metrics
 
@@ -78,12 +67,12 @@ def test_a_queued_request_whose_client_left_never_starts(serve: Serve) -> None:
     front = serve(ENDLESS)
     with ThreadPoolExecutor(2) as pool:
         busy = [pool.submit(front.http.post, CHAT, json={**BODY, "max_tokens": 100}, timeout=30) for _ in range(2)]
-        wait_until(lambda: running(front) == 2)
+        wait_until(lambda: front.running == 2)
         with pytest.raises(httpx.ReadTimeout):
             front.http.post(CHAT, json=BODY, timeout=0.2)
         wait_until(lambda: front.http.get("/health").json()["queued"] == 0)
         assert [reply.result().status_code for reply in busy] == [200, 200]
-    wait_until(lambda: running(front) == 0)
+    wait_until(lambda: front.running == 0, 10.0)
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -111,7 +100,7 @@ def test_a_dead_engine_is_named_on_every_inference_route(serve: Serve) -> None:
         whole = pool.submit(front.http.post, CHAT, json=BODY, timeout=30)
         reader = threading.Thread(target=read)
         reader.start()
-        wait_until(lambda: running(front) == 2)
+        wait_until(lambda: front.running == 2)
         os.kill(front.engine_pid, signal.SIGKILL)
         reader.join(timeout=10)
         assert whole.result(timeout=10).status_code == 503
@@ -135,7 +124,7 @@ def test_a_stop_signal_lets_a_running_reply_finish(serve: Serve) -> None:
     front = serve(ENDLESS)
     with ThreadPoolExecutor(1) as pool:
         reply = pool.submit(front.http.post, CHAT, json={**BODY, "max_tokens": 60}, timeout=30)
-        wait_until(lambda: running(front) == 1)
+        wait_until(lambda: front.running == 1)
         assert front.stop() == 0
         assert reply.result().json()["usage"]["completion_tokens"] == 60
     with pytest.raises(httpx.ConnectError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from typing import Any
 
 import httpx
@@ -12,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fixtures.fronts import TOKENIZER, Front
+from fixtures.fronts import TOKENIZER, Front, wait_until
 from lockstep.server.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from lockstep.server.unsupported import UNSUPPORTED
 
@@ -163,11 +162,7 @@ def test_after_all_of_them_the_server_serves(front: Front) -> None:
         http.post(path, content=body)
     reply = http.post(CHAT, content=chat())
     assert reply.json()["choices"][0]["finish_reason"] == "stop"
-    # The figure is the engine's last report, at most a tenth of a second old.
-    deadline = time.monotonic() + 1.0
-    while (running := http.get("/health").json()["requests_running"]) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert running == 0
+    wait_until(lambda: front.running == 0, 1.0)
 
 
 def test_the_window_is_exact_at_its_edge(front: Front) -> None:

@@ -16,7 +16,7 @@ import pytest
 from embedded.make.data.drawing import Shape, paint, rgb
 from PIL import Image
 
-from fixtures.fronts import EOS, TOKENIZER, Front, end_front, events, rounds, start_embedded, start_front
+from fixtures.fronts import EOS, TOKENIZER, Front, end_front, events, rounds, start_front
 from fixtures.hostile_media import honest_clip, honest_picture, hostile_files
 
 CHAT = "/v1/chat/completions"
@@ -47,14 +47,6 @@ def drawn(kind: str, color: str) -> str:
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     started = start_front(tmp_path_factory.mktemp("seeing"), {"rounds": rounds("I see.")})
     started.wait_for("/health/ready", 200)
-    yield started
-    end_front(started)
-
-
-@pytest.fixture(scope="module")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    started = start_embedded(tmp_path_factory.mktemp("embedded"), "--context", "2048", "--state-hashes")
-    started.wait_for("/health/ready", 200, limit_s=50)
     yield started
     end_front(started)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fixtures.fronts import Front, end_front, events, start_embedded
+from fixtures.fronts import Front, end_front, events, start_embedded, wait_until
 
 CHAT = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "Count to five."}], "max_tokens": 4}
@@ -26,13 +25,6 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     started.wait_for("/health/ready", 200, limit_s=50)
     yield started
     end_front(started)
-
-
-def wait_until(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
-    until = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def health(front: Front, name: str) -> int:
