@@ -1,7 +1,7 @@
 """CUDA C++ compiled when it is first needed, and launched on torch's stream. Knows no kernel.
 
-NVRTC and the driver are reached through cuda-bindings, which every CUDA build of torch brings along. Sources include nothing, so no toolkit
-is needed.
+NVRTC and the driver are reached through cuda-bindings, which every CUDA build of torch brings along. Sources include nothing but
+`device.cuh`, so no toolkit is needed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 
 # What one block may have on the smallest card a kernel has to run on (compute capability 12.0).
 MOST_SHARED_BYTES = 99 << 10
+_HEADER = Path(__file__).with_name("device.cuh")
 Macros = Mapping[str, int]
 Argument = Tensor | int | float
 _KINDS = {int: ctypes.c_int, float: ctypes.c_float}
@@ -39,7 +40,8 @@ def compile_source(source: Path, macros: Macros, architecture: str) -> tuple[byt
     Raises CompileError with the compiler's log.
     """
     nvrtc = _bindings("nvrtc")
-    program = _checked(nvrtc.nvrtcCreateProgram(source.read_bytes(), source.name.encode(), 0, [], []))
+    header = [_HEADER.read_bytes()], [_HEADER.name.encode()]
+    program = _checked(nvrtc.nvrtcCreateProgram(source.read_bytes(), source.name.encode(), 1, *header))
     options = [
         f"--gpu-architecture={architecture}",
         "--std=c++17",

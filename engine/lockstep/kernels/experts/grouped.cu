@@ -9,9 +9,7 @@
 // Packed weights, 16 bytes a lane: [expert][64 outputs][64 inputs][strip of 16 outputs][lane][word]. Lane 4 g + t holds words 4 g .. 4 g + 3 of
 // the tile of inputs 16 t ..: all inputs of columns g and g + 8. Only the word before them comes from a neighbour, lane 4 (g - 1) + t.
 
-typedef unsigned int u32;
-typedef unsigned short u16;
-typedef unsigned long long u64;
+#include "device.cuh"
 
 constexpr int PIECE = 2048;
 constexpr int ITEM_ROWS = 8;
@@ -21,12 +19,6 @@ constexpr float ROTATION = 0.088388347648f;
 __device__ __forceinline__ const int* experts_of(const int* plan) { return plan + 1; }
 __device__ __forceinline__ const int* rows_of(const int* plan) { return plan + 1 + MOST_PAIRS; }
 __device__ __forceinline__ const int* pairs_of(const int* plan) { return plan + 1 + 2 * MOST_PAIRS; }
-
-// A launch may begin while the one before it still runs. Before `await_inputs` a kernel touches only what older launches wrote.
-__device__ __forceinline__ void await_inputs() {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
 
 #ifdef K
 
@@ -255,11 +247,7 @@ __device__ __forceinline__ u16 half_product(u16 a, u16 b) {
     asm("mul.rn.f16 %0, %1, %2;" : "=h"(y) : "h"(a), "h"(b));
     return y;
 }
-__device__ __forceinline__ float to_bf16(float x) {
-    u16 y;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
-    return __uint_as_float((u32)y << 16);
-}
+__device__ __forceinline__ float as_bf16(float x) { return from_bf16(to_bf16(x)); }
 
 // Walsh-Hadamard transform of 128 values of a warp, 4 neighbours a lane, levels of stride 1 to 64, then the factor.
 __device__ __forceinline__ void rotate(float* v) {
@@ -335,7 +323,7 @@ extern "C" __global__ void __launch_bounds__(256)
         const u16 s[4] = {scale.x, scale.y, scale.z, scale.w};
         float v[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) v[i] = half_to_float(half_product(to_half(__uint_as_float((u32)row[i] << 16)), s[i]));
+        for (int i = 0; i < 4; i++) v[i] = half_to_float(half_product(to_half(from_bf16(row[i])), s[i]));
         rotate(v);
         store_half(rotated + ((size_t)side * pairs + pair) * HIDDEN, column, v);
     }
@@ -360,16 +348,16 @@ extern "C" __global__ void __launch_bounds__(256)
         rotate(side[s]);
         const u16 by[4] = {scale.x, scale.y, scale.z, scale.w};
 #pragma unroll
-        for (int i = 0; i < 4; i++) side[s][i] = to_bf16(__fmul_rn(side[s][i], half_to_float(by[i])));
+        for (int i = 0; i < 4; i++) side[s][i] = as_bf16(__fmul_rn(side[s][i], half_to_float(by[i])));
     }
     const ushort4 scale = *reinterpret_cast<const ushort4*>(suh + (size_t)expert * WIDTH + column);
     const u16 by[4] = {scale.x, scale.y, scale.z, scale.w};
     float v[4];
-    const float most = to_bf16(limit);
+    const float most = as_bf16(limit);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const float gate = fminf(side[0][i], most), up = fminf(fmaxf(side[1][i], -most), most);
-        const float hidden = to_bf16(__fmul_rn(to_bf16(__fdiv_rn(gate, 1.0f + expf(-gate))), up));
+        const float hidden = as_bf16(__fmul_rn(as_bf16(__fdiv_rn(gate, 1.0f + expf(-gate))), up));
         v[i] = half_to_float(half_product(to_half(hidden), by[i]));
     }
     rotate(v);

@@ -1,7 +1,6 @@
 // One hyper-connection site of four streams in two launches, and the return of a branch in a third. bf16 streams, fp32 arithmetic.
 
-typedef unsigned int u32;
-typedef unsigned short u16;
+#include "device.cuh"
 
 constexpr int STREAMS = 4;
 constexpr int VALUES = STREAMS * (STREAMS + 2);
@@ -10,12 +9,6 @@ constexpr int SLICES = STREAMS * HIDDEN / SLICE;
 constexpr int KEPT = VALUES + 1;
 constexpr int COLUMNS = HIDDEN % 1024 == 0 ? 1024 : 256;
 
-__device__ __forceinline__ float from_bf16(u16 x) { return __uint_as_float((u32)x << 16); }
-__device__ __forceinline__ u16 to_bf16(float x) {
-    u16 y;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
-    return y;
-}
 __device__ __forceinline__ float sigmoid(float x) { return __fdiv_rn(1.0f, 1.0f + expf(-x)); }
 
 // Sums of 256 products for each of the 24 values, and of 256 squares. streams bf16 [rows][4 HIDDEN], fn fp32 [4 HIDDEN][24],
@@ -28,8 +21,7 @@ extern "C" __global__ void __launch_bounds__(SLICE)
     float4 weights[VALUES / 4];
 #pragma unroll
     for (int i = 0; i < VALUES / 4; i++) weights[i] = from[i];
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    await_inputs();
     const float x = from_bf16(streams[(size_t)row * STREAMS * HIDDEN + at]);
     float v[KEPT];
 #pragma unroll
@@ -58,8 +50,7 @@ extern "C" __global__ void __launch_bounds__(256)
     site_mix(const u16* __restrict__ streams, const float* __restrict__ sums, const float* __restrict__ scale, const float* __restrict__ base,
              const float* __restrict__ eps_at, u16* __restrict__ u, u16* __restrict__ post, u16* __restrict__ comb, int rounds, float norm_eps) {
     __shared__ float weights[STREAMS];
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    await_inputs();
     const int row = blockIdx.x / (HIDDEN / COLUMNS), part = blockIdx.x % (HIDDEN / COLUMNS);
     if (threadIdx.x < 32) {
         const int lane = threadIdx.x, own = lane < KEPT ? lane : VALUES;
@@ -108,8 +99,7 @@ extern "C" __global__ void __launch_bounds__(256)
 extern "C" __global__ void __launch_bounds__(256)
     merge(const u16* __restrict__ streams, const u16* __restrict__ branch, const u16* __restrict__ post, const u16* __restrict__ comb,
           u16* __restrict__ out) {
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    await_inputs();
     const int row = blockIdx.x / (HIDDEN / COLUMNS), part = blockIdx.x % (HIDDEN / COLUMNS);
     float mix[STREAMS][STREAMS], back[STREAMS];
 #pragma unroll

@@ -5,8 +5,7 @@
 // Packed weights, in units of 64 inputs of 16 outputs: lane 4 g + t holds inputs 16 t .. 16 t + 15 of outputs g and g + 8, so the 16 inputs of
 // a row that it multiplies lie side by side. See `rows.py`.
 
-typedef unsigned int u32;
-typedef unsigned short u16;
+#include "device.cuh"
 
 constexpr int WARPS = 8;
 constexpr int UNITS_K = K / 64;
@@ -75,8 +74,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     };
     if (begin < end) load(begin);
     // Weights are older than any launch, so the first of them come while the one in front still runs.
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    await_inputs();
 #pragma unroll 2
     for (int unit = begin; unit < end; unit++) {
         uint4 own[STRIPS][WORDS], inputs[TILES][2];
@@ -135,8 +133,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
 #if FORM == 1
         total *= __uint_as_float(factors[strip * 16 + column]) * row_scales[at];
 #endif
-        u16 rounded;
-        asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded) : "f"(total));
-        out[(size_t)at * N + strip * 16 + column] = rounded;
+        out[(size_t)at * N + strip * 16 + column] = to_bf16(total);
     }
 }

@@ -1,18 +1,10 @@
 // Root mean square norms, one row of WIDTH values a group of THREADS threads. GATED 0: bf16 rows times a bf16 weight, rounded before it.
 // GATED 1: fp32 rows times an fp32 weight times the sigmoid of a bf16 gate, rounded once.
 
-typedef unsigned int u32;
-typedef unsigned short u16;
+#include "device.cuh"
 
 constexpr int BLOCK = THREADS > 128 ? THREADS : 128;
 constexpr int OWN = WIDTH / THREADS;
-
-__device__ __forceinline__ float from_bf16(u16 x) { return __uint_as_float((u32)x << 16); }
-__device__ __forceinline__ u16 to_bf16(float x) {
-    u16 y;
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
-    return y;
-}
 
 // The sum over a row, the same bits in every thread: neighbours first, then warps in ascending order.
 __device__ __forceinline__ float row_sum(float v) {
@@ -35,8 +27,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK)
 extern "C" __global__ void __launch_bounds__(BLOCK)
     row_norm(const u16* __restrict__ x, const u16* __restrict__ weight, u16* __restrict__ out, int rows, float eps) {
 #endif
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    await_inputs();
     const int row = (blockIdx.x * BLOCK + threadIdx.x) / THREADS, lane = threadIdx.x % THREADS;
     if (row >= rows) return;
     const size_t at = (size_t)row * WIDTH;
