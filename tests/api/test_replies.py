@@ -71,11 +71,12 @@ def test_usage_comes_once_and_last_when_it_is_asked_for(front: Front) -> None:
     http = front.http
     asked = events(http.post("/v1/chat/completions", json={**CHAT, "stream": True, "stream_options": {"include_usage": True}}).text)
     refused = events(http.post("/v1/chat/completions", json={**CHAT, "stream": True, "stream_options": {"include_usage": False}}).text)
+    unasked = events(http.post("/v1/chat/completions", json={**CHAT, "stream": True}).text)
     always = {"include_usage": True, "continuous_usage_stats": True}
     running = events(http.post("/v1/completions", json={"prompt": "x", "stream": True, "stream_options": always}).text)
     assert [chunk["choices"] == [] for chunk in asked[:-1] if "usage" in chunk] == [True]
     assert asked[-2]["usage"]["prompt_tokens"] == http.post("/tokenize", json=CHAT).json()["count"]
-    assert not any("usage" in chunk for chunk in refused[:-1])
+    assert not any("usage" in chunk for chunk in [*refused[:-1], *unasked[:-1]])
     counts = [chunk["usage"]["completion_tokens"] for chunk in running[:-1] if "usage" in chunk]
     assert counts == sorted(counts)
     assert len(counts) > 3
