@@ -1,4 +1,4 @@
-"""The tiny checkpoint: the real architecture at toy size, random weights from a seed.
+"""Writes checkpoints of the real architecture; the tiny one here: toy size, random weights from a seed.
 
 Knows nothing of serving. Trained weights go through `writer.write_checkpoint` too.
 """

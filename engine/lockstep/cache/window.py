@@ -17,8 +17,6 @@ from lockstep.kernels import host, kda
 if TYPE_CHECKING:
     from lockstep.cache.states import StateSlots
 
-RowInputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
-
 
 def row_starts(active: Items[int]) -> list[int]:
     """First row of each step when rows are ordered step by step and step j has `active[j]` rows."""
@@ -113,9 +111,9 @@ class StepWindow(_Rows):
         super().__init__(slots, places, active, padded)
         self.host_places = places
         self._base, self._scratch = slots.copies(places)
-        self._saved: dict[int, RowInputs] = {}
+        self._saved: dict[int, kda.RowInputs] = {}
 
-    def delta_rule(self, layer: int, rows: RowInputs) -> Tensor:
+    def delta_rule(self, layer: int, rows: kda.RowInputs) -> Tensor:
         """Outputs `[padded, H, dv]` of KDA layer `layer` for its inputs (see `kernels.kda.step_window`); padding rows are 0."""
         self._saved[layer] = rows
         out = torch.zeros_like(rows[2]) if sum(self.active) < self.padded else torch.empty_like(rows[2])
@@ -154,7 +152,7 @@ class PromptTile(_Rows):
         self._rows = rows
         self._at = slots.committed(place)
 
-    def delta_rule(self, layer: int, rows: RowInputs) -> Tensor:
+    def delta_rule(self, layer: int, rows: kda.RowInputs) -> Tensor:
         """As `StepWindow.delta_rule`, in chunk form; the state is committed at once."""
         for values in rows[3:]:
             values[self._rows :] = 0

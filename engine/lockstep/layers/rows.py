@@ -7,6 +7,8 @@ from typing import Protocol
 
 from torch import Tensor
 
+from lockstep.kernels.kda import RowInputs
+
 
 @dataclass(frozen=True, slots=True)
 class ScoredRows:
@@ -55,7 +57,7 @@ class RowMemory(Protocol):
         """Earlier indexer rows followed by `rows`."""
         ...
 
-    def delta_rule(self, layer: int, rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]) -> Tensor:
+    def delta_rule(self, layer: int, rows: RowInputs) -> Tensor:
         """Outputs of the recurrence for q, k, v, log decay, beta."""
         ...
 

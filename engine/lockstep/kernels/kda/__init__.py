@@ -15,12 +15,10 @@ from torch import Tensor
 from lockstep.kernels import host as host_rows
 from lockstep.kernels.causal_conv import causal_conv
 from lockstep.kernels.kda import host, ref, step
+from lockstep.kernels.kda.ref import RowInputs
 from lockstep.kernels.linear import Packed, linear
 
 TILE_ROWS = 64
-
-
-RowInputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +64,7 @@ def beta(x: Tensor) -> Tensor:
     return (host if host_rows.runs(x) else ref).beta(x)
 
 
-def step_window(
-    state: Tensor, base: Tensor, scratch: Tensor, rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], active: Rows[int], out: Tensor
-) -> None:
+def step_window(state: Tensor, base: Tensor, scratch: Tensor, rows: RowInputs, active: Rows[int], out: Tensor) -> None:
     """Run windows of S sequences row by row from `state[base[s]]` and store the final states in `state[scratch[s]]`.
 
     `state [N, H, dk, dv]` fp32; `base`, `scratch [S]` int64. `rows` = q, k, v, log decay `[R, H, d]` and beta `[R, H, 1]`, fp32,
@@ -82,7 +78,7 @@ def step_window(
     (host if host_rows.runs(state) else step if step.runs(state) else ref).step_window(state, base, scratch, rows, active, out)
 
 
-def prompt_tile(state: Tensor, rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def prompt_tile(state: Tensor, rows: RowInputs) -> tuple[Tensor, Tensor]:
     """Chunk form over one tile of 64 rows from `state [H, dk, dv]` fp32. Returns outputs `[64, H, dv]` and the next state.
 
     `rows` as for `step_window`; rows without a token carry log decay 0 and beta 0 and leave the state alone. Range: a log decay

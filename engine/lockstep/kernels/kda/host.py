@@ -12,10 +12,11 @@ from torch import Tensor
 from lockstep.kernels import host
 from lockstep.kernels.causal_conv.host import convolve
 from lockstep.kernels.host import Array
+from lockstep.kernels.kda.ref import RowInputs
 from lockstep.kernels.linear import linear
 
 if TYPE_CHECKING:
-    from lockstep.kernels.kda import Mixer, RowInputs
+    from lockstep.kernels.kda import Mixer
 
 _UNIT_EPS = 1e-6
 
@@ -55,9 +56,7 @@ def beta(x: Tensor) -> Tensor:
     return host.tensor(host.sigmoid(host.array(x))[..., None])
 
 
-def step_window(
-    state: Tensor, base: Tensor, scratch: Tensor, rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], active: Rows[int], out: Tensor
-) -> None:
+def step_window(state: Tensor, base: Tensor, scratch: Tensor, rows: RowInputs, active: Rows[int], out: Tensor) -> None:
     """See `kda.step_window`."""
     q, k, v, log_decay, beta = (host.array(values) for values in rows)
     decay = np.exp(log_decay)[..., None]

@@ -7,6 +7,8 @@ from collections.abc import Sequence as Rows
 import torch
 from torch import Tensor
 
+# q, k, v, log decay, beta.
+RowInputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 _BLOCK = 16
 _LARGEST_EXPONENT = 45.0
 _UNIT_EPS = 1e-6
@@ -29,9 +31,7 @@ def _unit(x: Tensor) -> Tensor:
     return x * (x * x).sum(-1, keepdim=True).add_(_UNIT_EPS).rsqrt_()
 
 
-def step_window(
-    state: Tensor, base: Tensor, scratch: Tensor, rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], active: Rows[int], out: Tensor
-) -> None:
+def step_window(state: Tensor, base: Tensor, scratch: Tensor, rows: RowInputs, active: Rows[int], out: Tensor) -> None:
     """See `kda.step_window`."""
     q, k, v, log_decay, beta = rows
     decay = log_decay.exp().unsqueeze(-1)
@@ -49,7 +49,7 @@ def step_window(
     state.index_copy_(0, scratch, current)
 
 
-def prompt_tile(state: Tensor, rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def prompt_tile(state: Tensor, rows: RowInputs) -> tuple[Tensor, Tensor]:
     """See `kda.prompt_tile`."""
     q, k, v, log_decay, beta = (t.transpose(0, 1) for t in rows)  # [H, 64, d]
     count = q.shape[1]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lockstep.kernels import cuda
+from lockstep.kernels.kda.ref import RowInputs
 
 SOURCE = Path(__file__).with_name("step.cu")
 LANES, CHANNELS_A_LANE = 32, 64
@@ -26,9 +27,7 @@ def _divides(width: int) -> bool:
     return width in (32, 64, 128, 256)
 
 
-def step_window(
-    state: Tensor, base: Tensor, scratch: Tensor, rows: tuple[Tensor, Tensor, Tensor, Tensor, Tensor], active: Rows[int], out: Tensor
-) -> None:
+def step_window(state: Tensor, base: Tensor, scratch: Tensor, rows: RowInputs, active: Rows[int], out: Tensor) -> None:
     """See `kda.step_window`."""
     heads, width = state.shape[1], state.shape[2]
     count = sum(active)

@@ -59,7 +59,7 @@ def pack_rows(weight: Tensor) -> Packed | RowMatrix:
 def linear(x: Tensor, packed: Packed | RowMatrix) -> Tensor:
     """`x [R, in]` (or `[R, heads, in]`) times the weight, `[R, out]` (`[R, heads, out]`), in x's type; sums in fp32 or wider.
 
-    R is 1 to 32 (step path, run in tiles of 8) or exactly 64 (prompt tile); else ValueError.
+    R is 1 to 32 (step path, run in tiles of 8) or exactly 64 (prompt tile), for a `RowMatrix` any number; else ValueError.
     """
     if isinstance(packed, RowMatrix):
         return rows.linear(x, packed)
