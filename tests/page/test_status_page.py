@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from selenium.webdriver import ActionChains, Chrome, ChromeOptions, ChromeServic
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from fixtures.fronts import Front, end_front, rounds, start_front
+from fixtures.fronts import Front, end_front, rounds, start_front, wait_until
 
 pytestmark = pytest.mark.browser
 BODY = {"messages": [{"role": "user", "content": "hi"}]}
@@ -113,6 +114,16 @@ def test_the_page_is_one_file_that_may_ask_nobody_else(front: Front) -> None:
     assert "secret" not in reply.text
 
 
-def test_errors_of_the_server_are_shown_and_those_of_clients_are_not(front: Front) -> None:
-    assert front.http.post("/v1/chat/completions", json={"messages": []}).status_code == 400
-    assert front.http.get("/health").json()["recent_errors"] == []
+def test_errors_of_the_server_are_shown_and_those_of_clients_are_not(browser: Chrome, tmp_path: Path) -> None:
+    front = start_front(tmp_path, {"rounds": rounds("x")})
+    try:
+        front.wait_for("/health/ready", 200)
+        assert front.http.post("/v1/chat/completions", json={"messages": []}).status_code == 400
+        assert front.http.get("/health").json()["recent_errors"] == []
+        os.kill(front.engine_pid, signal.SIGKILL)
+        wait_until(lambda: front.http.post("/v1/chat/completions", json=BODY).status_code == 503)
+        browser.get(front.url + "/")
+        until(browser, lambda: "503 /v1/chat/completions" in text(browser, "errors"))
+        assert "400" not in text(browser, "errors")
+    finally:
+        end_front(front)
