@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from starlette.types import Receive, Scope, Send
+from starlette.responses import JSONResponse
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from lockstep.server.errors import RETRY_AFTER_S, ApiError
@@ -57,9 +57,9 @@ class Connection(HttpToolsProtocol):
         serving = self.app
         assert self.parser is not None
         if self.parser.get_http_version() not in ("1.0", "1.1"):
-            self.app = _refuse_version  # type: ignore[assignment]
+            self.app = _refusal(ApiError(505, "The request is of another version; needed: HTTP/1.1.", code="invalid_http"))  # type: ignore[assignment]
         elif len(self.headers) > MAX_HEADERS or sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES:
-            self.app = _refuse_head  # type: ignore[assignment]
+            self.app = _refusal(_head_too_large())  # type: ignore[assignment]
         super().on_headers_complete()
         self.app = serving
 
@@ -109,16 +109,6 @@ def _head_too_large() -> ApiError:
     return ApiError(431, f"The head of the request has more than {MAX_HEAD_BYTES} bytes or {MAX_HEADERS} headers.", code="head_too_large")
 
 
-async def _refuse_head(scope: Scope, receive: Receive, send: Send) -> None:
-    await _send(_head_too_large(), send)
-
-
-async def _refuse_version(scope: Scope, receive: Receive, send: Send) -> None:
-    await _send(ApiError(505, "The request is of another version; needed: HTTP/1.1.", code="invalid_http"), send)
-
-
-async def _send(error: ApiError, send: Send) -> None:
-    body = json.dumps(error.body()).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+def _refusal(error: ApiError) -> JSONResponse:
+    """The application of a request that gets as far as its head."""
+    return JSONResponse(error.body(), error.status, {"connection": "close"})

@@ -6,8 +6,8 @@ is not measured is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
@@ -42,13 +42,12 @@ class Reporting(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One gauge or counter of the engine's snapshot. Counters get `_total` appended by the library."""
+    """One figure of the engine's snapshot, or of what is known of the engine; one whose name ends in `_total` is a counter."""
 
     name: str
     help: str
-    read: Callable[[Snapshot, Ready], float]
-    counter: bool = False
-    vllm: str | None = None
+    source: str
+    vllm: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,45 +61,30 @@ class Timing:
 
 
 READINGS = (
-    Reading("requests_running", "Requests that have entered and not ended.", lambda s, f: s.running, vllm="num_requests_running"),
-    Reading("requests_waiting", "Requests in the queue.", lambda s, f: s.waiting, vllm="num_requests_waiting"),
-    Reading("requests_paused", "Requests taken out of the pool until it has room again.", lambda s, f: s.paused),
-    Reading("waiting_tokens", "Prompt tokens in the queue.", lambda s, f: s.waiting_tokens),
-    Reading("preemptions", "Times a request was paused.", lambda s, f: s.pauses_total, counter=True, vllm="num_preemptions"),
-    Reading("requests_running_max", "Slots.", lambda s, f: f.slots),
-    Reading("pool_tokens", "Tokens the shared pool holds.", lambda s, f: f.pool_tokens),
-    Reading("pool_free_tokens", "Tokens of the shared pool nobody owns.", lambda s, f: s.pool_free_tokens),
-    Reading(
-        "pool_usage_ratio",
-        "Share of the pool that is owned, 0 to 1.",
-        lambda s, f: 1 - s.pool_free_tokens / f.pool_tokens if f.pool_tokens else 0.0,
-        vllm="kv_cache_usage_perc",
-    ),
-    Reading("steps", "Steps of the engine.", lambda s, f: s.steps_total, counter=True),
-    Reading("prompt_tokens", "Prompt tokens computed.", lambda s, f: s.prompt_tokens_total, counter=True, vllm="prompt_tokens"),
-    Reading(
-        "generation_tokens", "Tokens generated, live replies included.", lambda s, f: s.generated_tokens_total, True, "generation_tokens"
-    ),
-    Reading("drafted_tokens", "Tokens drafted.", lambda s, f: s.drafted_tokens_total, True, "spec_decode_num_draft_tokens"),
-    Reading("kept_states", "Prompt states kept, in memory and on disk.", lambda s, f: s.kept_prompts),
-    Reading("kept_bytes", "Bytes of kept states in memory, their pages not counted.", lambda s, f: s.kept_bytes),
-    Reading("kept_disk_bytes", "Bytes of kept states on disk.", lambda s, f: s.kept_disk_bytes),
-    Reading(
-        "kept_asked_tokens", "Prompt tokens looked up.", lambda s, f: s.kept_asked_tokens_total, counter=True, vllm="prefix_cache_queries"
-    ),
-    Reading(
-        "prompt_tokens_cached",
-        "Prompt tokens begun behind.",
-        lambda s, f: s.kept_hit_tokens_total,
-        counter=True,
-        vllm="prefix_cache_hits",
-    ),
-    Reading("kept_evicted", "Kept states that had to go.", lambda s, f: s.kept_evicted_total, counter=True),
-    Reading("kept_spilled", "Of these, written to disk.", lambda s, f: s.kept_spilled_total, counter=True),
-    Reading("kept_returned", "Kept states that came back from disk.", lambda s, f: s.kept_returned_total, counter=True),
-    Reading("kept_lost", "Kept states not readable when asked for.", lambda s, f: s.kept_lost_total, counter=True),
-    Reading("kept_waits", "Requests that waited for another one's equal prefix.", lambda s, f: s.kept_waits_total, counter=True),
-    Reading("accepted_tokens", "Drafted tokens accepted.", lambda s, f: s.accepted_tokens_total, True, "spec_decode_num_accepted_tokens"),
+    Reading("requests_running", "Requests that have entered and not ended.", "running", "num_requests_running"),
+    Reading("requests_waiting", "Requests in the queue.", "waiting", "num_requests_waiting"),
+    Reading("requests_paused", "Requests taken out of the pool until it has room again.", "paused"),
+    Reading("waiting_tokens", "Prompt tokens in the queue.", "waiting_tokens"),
+    Reading("preemptions", "Times a request was paused.", "pauses_total", "num_preemptions"),
+    Reading("requests_running_max", "Slots.", "slots"),
+    Reading("pool_tokens", "Tokens the shared pool holds.", "pool_tokens"),
+    Reading("pool_free_tokens", "Tokens of the shared pool nobody owns.", "pool_free_tokens"),
+    Reading("pool_usage_ratio", "Share of the pool that is owned, 0 to 1.", "pool_usage", "kv_cache_usage_perc"),
+    Reading("steps", "Steps of the engine.", "steps_total"),
+    Reading("prompt_tokens", "Prompt tokens computed.", "prompt_tokens_total", "prompt_tokens"),
+    Reading("generation_tokens", "Tokens generated, live replies included.", "generated_tokens_total", "generation_tokens"),
+    Reading("drafted_tokens", "Tokens drafted.", "drafted_tokens_total", "spec_decode_num_draft_tokens"),
+    Reading("accepted_tokens", "Drafted tokens accepted.", "accepted_tokens_total", "spec_decode_num_accepted_tokens"),
+    Reading("kept_states", "Prompt states kept, in memory and on disk.", "kept_prompts"),
+    Reading("kept_bytes", "Bytes of kept states in memory, their pages not counted.", "kept_bytes"),
+    Reading("kept_disk_bytes", "Bytes of kept states on disk.", "kept_disk_bytes"),
+    Reading("kept_asked_tokens", "Prompt tokens looked up.", "kept_asked_tokens_total", "prefix_cache_queries"),
+    Reading("prompt_tokens_cached", "Prompt tokens begun behind.", "kept_hit_tokens_total", "prefix_cache_hits"),
+    Reading("kept_evicted", "Kept states that had to go.", "kept_evicted_total"),
+    Reading("kept_spilled", "Of these, written to disk.", "kept_spilled_total"),
+    Reading("kept_returned", "Kept states that came back from disk.", "kept_returned_total"),
+    Reading("kept_lost", "Kept states not readable when asked for.", "kept_lost_total"),
+    Reading("kept_waits", "Requests that waited for another one's equal prefix.", "kept_waits_total"),
 )
 
 TIMINGS = {
@@ -171,9 +155,11 @@ class _EngineReadings(Collector):
         age_s = self._site.engine.last_step_age_s
         yield GaugeMetricFamily("lockstep_last_step_age_seconds", "Since the engine was heard while it has work, 0 without.", value=age_s)
         yield GaugeMetricFamily("lockstep_media_decoding", "Requests whose pictures are being decoded.", value=self._site.looking)
+        told = asdict(facts) | asdict(snapshot)
+        told["pool_usage"] = 1 - snapshot.pool_free_tokens / facts.pool_tokens if facts.pool_tokens else 0.0
         for row in READINGS:
-            family = CounterMetricFamily if row.counter else GaugeMetricFamily
-            value = row.read(snapshot, facts)
+            family = CounterMetricFamily if row.source.endswith("_total") else GaugeMetricFamily
+            value = told[row.source]
             yield family(f"lockstep_{row.name}", row.help, value=value)
             if row.vllm:
                 alias = family(f"vllm:{row.vllm}", row.help, labels=["model_name"])
