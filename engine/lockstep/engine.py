@@ -200,7 +200,7 @@ def _gather_ranks(options: ServingOptions, settings: dict[str, str], words: Last
     listener = listen()
     port = listener.getsockname()[1]
     command = [sys.executable, "-m", "lockstep", "engine", *options.to_argv()]
-    words.ranks = Ranks(command, options.ranks, Begin(port, settings), lambda cause: words.end(cause, EXIT_RANK))
+    words.ranks = Ranks(command, options.ranks, Begin(port, settings), lambda cause: words.end(cause, EXIT_RANK), options.log_dir)
     return meet(Share(0, options.ranks), port, options.device, options.step_timeout + EXCHANGE_SLACK_S, listener)
 
 

@@ -45,7 +45,7 @@ VERBS: dict[str, Verb] = {
     "doctor": Verb("ask every check of a start, and start nothing", "verbs.start:doctor"),
     "status": Verb("say what runs and how it is; exit status 0 only if it serves", "verbs.look:status"),
     "config": Verb("show every setting and where it comes from", "verbs.look:config"),
-    "logs": Verb("show the end of the server's log; -f follows it, --rank N shows lines of one rank", "verbs.look:logs", takes_words=True),
+    "logs": Verb("show the end of the server's log; -f follows it, --rank 1 is the other rank's", "verbs.look:logs", takes_words=True),
     "patches": Verb("list, verify, edit, refresh or pin the patch series", "verbs.patches:patches", takes_words=True),
     "verify": Verb(
         "quality, gate, gatelong, reuse, ranks: ask the running server, or --base-url, bundled questions",

@@ -114,7 +114,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
 
 
 def _origin(source: str, name: str) -> str:
-    return source if name in SETTINGS else f"{source} ({name})"
+    return source if name in SETTINGS or name in WITHOUT_EFFECT else f"{source} ({name})"
 
 
 def _from_local_sh(root: Path, environment: Mapping[str, str], notices: list[Notice]) -> dict[str, Given]:

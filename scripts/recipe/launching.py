@@ -34,7 +34,7 @@ def visible(config: Config, environment: Mapping[str, str]) -> list[str]:
 def process_launch(config: Config, build: str, python: Path, environment: Mapping[str, str]) -> Launch:
     """The engine as a process: `python` is the interpreter of its build."""
     folders = {"model": "MODEL_DIR", "drafter": "DFLASH2_DIR", "spill": "SPILL_DIR"}
-    places = {"key": _key_file(config)} | {name: config.text(setting) for name, setting in folders.items()}
+    places = {"key": _key_file(config), "logs": RUN} | {name: config.text(setting) for name, setting in folders.items()}
     argv = (str(python), "-m", "lockstep", *engine_words(config, places, host=config.text("HOST")))
     own = {name: environment[name] for name in PASSED_ON if name in environment}
     seen = {"CUDA_VISIBLE_DEVICES": ",".join(visible(config, environment))} if config.gpus() else {}
@@ -95,7 +95,8 @@ def container_launch(config: Config, build: str, environment: Mapping[str, str])
         flags.append(container.mount(lent_key, INSIDE_KEY))
     if config.number("SPILL_GIB"):
         flags.append(container.mount(config.text("SPILL_DIR"), INSIDE_SPILL, is_writable=True))
-    places = {"model": INSIDE_MODEL, "drafter": INSIDE_DRAFTER, "key": INSIDE_KEY if has_key else "", "spill": INSIDE_SPILL}
+    places = {"model": INSIDE_MODEL, "drafter": INSIDE_DRAFTER, "logs": INSIDE_LOGS, "spill": INSIDE_SPILL}
+    places["key"] = INSIDE_KEY if has_key else ""
     image = f"{config.text('IMAGE')}:{build}"
     command = tuple(engine_words(config, places, host="0.0.0.0" if is_bridge else config.text("HOST")))
     launch = _launch(config, build, container.argv(flags, image, command), {})
@@ -106,6 +107,7 @@ def engine_words(config: Config, places: Mapping[str, str], *, host: str) -> lis
     """`serve` and its options; `places` are paths as the engine sees them."""
     drafter = config.text("DRAFTER")
     words = ["serve", "--model", places["model"], "--drafter", places["drafter"] if drafter == "dflash2" else drafter]
+    words += ["--log-dir", places["logs"]]
     for name, setting in SETTINGS.items():
         if setting.engine_option and setting.kind is FLAG:
             words.append(setting.engine_option if config.is_on(name) else setting.engine_option.replace("--", "--no-"))

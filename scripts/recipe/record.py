@@ -87,7 +87,11 @@ class Record:
 
     @property
     def log(self) -> Path:
-        return self.folder / runlog.SERVER_LOG
+        return self.log_of(0)
+
+    def log_of(self, rank: int) -> Path:
+        """What the API and rank 0 say, or what another rank says."""
+        return self.folder / (runlog.RANK_LOG.format(rank=rank) if rank else runlog.SERVER_LOG)
 
 
 def _file(state_dir: Path) -> Path:

@@ -9,7 +9,7 @@ import shutil
 import tarfile
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from failure import Failure
@@ -17,9 +17,12 @@ from recipe import secrets
 from recipe.files import PRIVATE_FOLDER
 
 NAME = re.compile(r"glm53-\d{8}T\d{6}Z-\d+(-\d+)?")
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 CURRENT = "current"
 SERVER_LOG, PREPARE_LOG, SMOKE_FILE, SETTINGS_FILE = "server.log", "prepare.log", "smoke.json", "settings.json"
+RANK_LOG = "rank-{rank}.log"
 TAIL_BYTES = 64 * 1024
+FOLLOW_EVERY_S = 0.3
 IN_MEMORY_BYTES = 16 << 20
 
 
@@ -113,13 +116,25 @@ def _drop_old(log_dir: Path, keep: int) -> None:
 def tail(log: Path, lines: int) -> list[str]:
     """Last lines of a log, control characters other than tabs replaced; empty where there is none."""
     try:
-        with log.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
-            text = file.read().decode("utf-8", "replace")
+        return list(follow(log, lines, lambda: False))
     except OSError:
         return []
-    shown = [re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "?", line) for line in text.splitlines() if line.strip()]
-    return shown[-lines:]
+
+
+def follow(log: Path, lines: int, goes_on: Callable[[], bool]) -> Iterator[str]:
+    """Last lines of a log, then every line that comes as long as it `goes_on`. Raises OSError."""
+    with log.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+        is_first, lives, rest = True, True, b""
+        while lives:
+            # Asked before reading: what a server says last is read too.
+            lives = goes_on()
+            whole, _, rest = (rest + file.read()).rpartition(b"\n") if lives else (rest + file.read(), b"", b"")
+            shown = [CONTROL.sub("?", line) for line in whole.decode("utf-8", "replace").splitlines() if line.strip()]
+            yield from shown[-lines:] if is_first else shown
+            is_first = False
+            if lives:
+                time.sleep(FOLLOW_EVERY_S)
 
 
 def _failure(place: Path, error: OSError) -> Failure:

@@ -59,7 +59,7 @@ WITHOUT_EFFECT = {
 
 _registry: list[Setting] = []
 # Options of the engine that this program decides: those of settings join as they are registered.
-_own_options = ["model", "drafter", "api-key-file", "trusted-proxy", "device", "spill-dir"]
+_own_options = ["model", "drafter", "api-key-file", "trusted-proxy", "device", "spill-dir", "log-dir"]
 
 
 def _setting(name: str, group: int, default: str | tuple[str, str], kind: Kind, help_text: str, **more: Any) -> None:

@@ -111,7 +111,7 @@ def test_together_drafted_and_in_slices_equals_alone_and_serial(alone, drafter: 
 
 
 @pytest.mark.parametrize("busy", [True, False], ids=["in a step", "idle"])
-def test_a_killed_rank_ends_the_engine_and_is_named(busy: bool):
+def test_a_killed_rank_ends_the_engine_is_named_and_leaves_a_log_of_its_own(busy: bool, tmp_path: Path):
     async def scenario(client: EngineClient) -> float:
         stream = client.submit(request("doomed", 5, GREEDY, max_tokens=900))
         if busy:
@@ -126,9 +126,10 @@ def test_a_killed_rank_ends_the_engine_and_is_named(busy: bool):
         assert client.cause == "rank 1 ended by signal 9 (SIGKILL)"
         return time.monotonic() - killed_s
 
-    took_s = serve(scenario)
+    took_s = serve(scenario, "--log-dir", str(tmp_path))
     assert isinstance(took_s, float)
     assert took_s < 10
+    assert "begins: rank 1 of 2" in (tmp_path / "rank-1.log").read_text()
 
 
 def strike_rank_0(strike: signal.Signals, told: str, stall_limit_s: float | None = None) -> None:

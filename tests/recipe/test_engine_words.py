@@ -11,7 +11,7 @@ from lockstep.config.serving import ServingOptions
 from recipe import config
 from recipe.launching import engine_variables, engine_words
 
-PLACES = {"model": "/m", "drafter": "/d", "key": ""}
+PLACES = {"model": "/m", "drafter": "/d", "logs": "/l", "key": ""}
 
 
 def words(tmp_path: Path, **settings: str) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Archives of runs: whole or not there, private, and nothing that is not a run folder is ever packed or removed."""
 
+import itertools
 import os
 import subprocess
 import tarfile
@@ -103,3 +104,21 @@ def test_a_disk_that_is_full_keeps_the_raw_logs_and_no_half_archive(small: Path)
         assert member is not None
         assert member.read() == noise
     assert not folder.exists()
+
+
+def test_a_followed_log_loses_no_line_and_cuts_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runlog, "FOLLOW_EVERY_S", 0)
+    log, count = tmp_path / "log", itertools.count()
+    log.write_bytes(b"gone\nlast\n")
+
+    def goes_on() -> bool:
+        # Between any two looks something is written, half a line at a time.
+        with log.open("ab") as file:
+            for number in itertools.islice(count, 5):
+                file.write(b"%d\n" % (number // 2) if number % 2 else b"line ")
+        return next(count) < 60
+
+    *shown, end = runlog.follow(log, 1, goes_on)
+    whole = log.read_bytes().decode().splitlines()[1:]
+    assert [*shown, end] == [line for line in whole if line][-len(shown) - 1 :]
+    assert len(shown) > 20

@@ -5,7 +5,6 @@ import os
 import stat
 import subprocess
 import tarfile
-import time
 from pathlib import Path
 
 import pytest
@@ -109,13 +108,18 @@ def test_a_key_file_that_others_may_read_or_that_is_empty_is_told(box: Box) -> N
     assert "[E_KEY]" in done.stderr
 
 
-def test_logs_of_one_rank_are_lines_that_name_it(box: Box) -> None:
+def test_each_rank_has_a_log_of_its_own_and_the_archive_holds_both(box: Box) -> None:
     box.run()
-    log = Path(box.record["folder"]) / "server.log"
-    with log.open("a") as file:
-        file.write("INFO rank 0 lockstep: zero\nINFO rank 1 lockstep: one\nbox:7:9 [1] NCCL WARN slow\n")
+    folder = Path(box.record["folder"])
+    assert "--log-dir" in box.record["launch"]["argv"]
+    absent = box.run("logs", "--rank", "1")
+    assert (absent.returncode, "rank-1.log: No such file" in absent.stderr) == (17, True)
+    (folder / "rank-1.log").write_text("INFO rank 1 lockstep: one\nbox:7:9 [1] NCCL WARN slow\n")
     assert box.run("logs", "--rank", "1").stdout.splitlines() == ["INFO rank 1 lockstep: one", "box:7:9 [1] NCCL WARN slow"]
-    assert "zero" in box.run("logs").stdout
+    assert "NCCL" not in box.run("logs", "--rank", "0").stdout
+    box.stop()
+    with tarfile.open(box.archives()[0]) as tar:
+        assert {"server.log", "rank-1.log"} <= {Path(name).name for name in tar.getnames()}
 
 
 def test_a_support_bundle_is_private_and_holds_settings_findings_and_logs(box: Box) -> None:
@@ -160,22 +164,20 @@ def test_bash_completes_every_verb(box: Box) -> None:
 def test_a_setting_without_effect_is_named_with_its_reason(box: Box) -> None:
     box.write(".env", "MASTER_PORT=29551\nTF_GLM_DENSE=bf16\nDENSE=fp8\n")
     done = box.run("config")
-    assert "[W_NO_EFFECT] MASTER_PORT from .env line 1 (MASTER_PORT)" in done.stderr
+    assert "[W_NO_EFFECT] MASTER_PORT from .env line 1: ranks meet" in done.stderr
     assert "DENSE from .env line 3 counts, not .env line 2 (TF_GLM_DENSE)" in done.stderr
 
 
 def test_logs_are_followed_until_the_server_ends(box: Box) -> None:
     box.run()
-    log = Path(box.record["folder"]) / "server.log"
-    with log.open("a") as file:
-        file.write("INFO rank 1 said before\n")
+    log = Path(box.record["folder"]) / "rank-1.log"
+    log.write_text("said before\nsaid in two")
     following = box.popen("logs", "-f", "--rank", "1")
     assert following.stdout is not None
-    assert following.stdout.readline() == "INFO rank 1 said before\n"
-    # What was there is shown; now it follows.
-    time.sleep(0.5)
+    assert following.stdout.readline() == "said before\n"
     with log.open("a") as file:
-        file.write("INFO rank 0 other\nINFO rank 1 said late\n")
-    assert following.stdout.readline() == "INFO rank 1 said late\n"
+        file.write(" parts\nsaid late\n")
+    assert following.stdout.readline() == "said in two parts\n"
+    assert following.stdout.readline() == "said late\n"
     box.stop()
     assert following.wait(10) == 0

@@ -90,6 +90,7 @@ class ServingOptions:
     dense: str = _option("bf16", f"form of large dense matrices: {', '.join(DENSE_FORMS)}; bf16: the device's own type", words=DENSE_FORMS)
     kv: str = _option("bf16", f"form of kept latents and index keys: {', '.join(KV_FORMS)}", words=KV_FORMS)
     vision: bool = _option(True, "take pictures and clips if the checkpoint can")
+    log_dir: Path | None = _option(None, "folder for a log of each rank but the first", value="DIR")  # noqa: RUF009
 
     def __post_init__(self) -> None:
         """Raise OptionError for a value out of range."""

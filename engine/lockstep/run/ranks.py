@@ -11,6 +11,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 
 from lockstep.channel.child import ChildChannel
 from lockstep.channel.client import FD_FLAG, death_cause
@@ -26,11 +28,13 @@ _POLL_S = 0.5
 class _Link:
     """One other rank."""
 
-    def __init__(self, rank: int, command: Sequence[str]) -> None:
+    def __init__(self, rank: int, command: Sequence[str], log_dir: Path | None) -> None:
         self.rank = rank
         ours, theirs = socket.socketpair()
-        with theirs:
-            self.process = subprocess.Popen([*command, RANK_FLAG, str(rank), FD_FLAG, str(theirs.fileno())], pass_fds=[theirs.fileno()])
+        with theirs, ExitStack() as held:
+            log = held.enter_context((log_dir / f"rank-{rank}.log").open("ab")) if log_dir else None
+            words, fds = [RANK_FLAG, str(rank), FD_FLAG, str(theirs.fileno())], [theirs.fileno()]
+            self.process = subprocess.Popen([*command, *words], pass_fds=fds, stdout=log, stderr=log)
         self.channel = ChildChannel(ours)
         self.joined, self.settings = threading.Event(), ""
         self.ran = Ran(rank, 0, "")
@@ -74,13 +78,16 @@ class Ranks:
     """Ranks 1 .. `ranks` - 1, each started as `command` and told `begin`.
 
     `on_death(cause)` is called from a thread when one ends before `leave`, with words like "rank 1 ended by signal 9 (SIGKILL)".
+    Each prints into a file of its own in `log_dir`, or where this process does.
     """
 
-    def __init__(self, command: Sequence[str], ranks: int, begin: Begin, on_death: Callable[[str], None]) -> None:
+    def __init__(
+        self, command: Sequence[str], ranks: int, begin: Begin, on_death: Callable[[str], None], log_dir: Path | None = None
+    ) -> None:
         self._on_death = on_death
         self._leaving = False
         self._death: queue.Queue[str] = queue.Queue()
-        self._links = [_Link(rank, command) for rank in range(1, ranks)]
+        self._links = [_Link(rank, command, log_dir) for rank in range(1, ranks)]
         for link in self._links:
             link.channel.send(begin)
             threading.Thread(target=self._watch, args=(link,), name=f"rank-{link.rank}", daemon=True).start()

@@ -72,7 +72,8 @@ class SmokeStep:
             last = (runlog.tail(record.log, 1) or ["(no line yet)"])[0]
             status = server.status(record)
             if status != server.RUNNING:
-                raise _ended(runlog.tail(record.log, READ_LINES), status)
+                logs = (record.log_of(1), record.log)
+                raise _ended([line for log in logs for line in runlog.tail(log, READ_LINES)], status)
             if health.state == "failed":
                 raise Failure("E_START", found=f"the engine failed: {health.cause}", needed="an engine that loads")
             waited_s = time.monotonic() - began

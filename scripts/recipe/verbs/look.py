@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import time
 from collections.abc import Sequence
 
 from failure import Failure
@@ -13,8 +11,7 @@ from recipe.settings import GROUPS, SETTINGS
 
 RUNS, STOPPED, UNWELL = 0, 3, 4
 FOLLOW = ("-f", "--follow")
-SHOWN, SEARCHED = 40, 100_000
-FOLLOW_EVERY_S = 0.3
+SHOWN = 40
 
 
 def status(job: Job, words: Sequence[str]) -> int:
@@ -67,31 +64,21 @@ def config(job: Job, words: Sequence[str]) -> int:
 
 
 def logs(job: Job, words: Sequence[str]) -> int:
-    """Last 40 lines of the running server's log; `-f` goes on until interrupted or until the server ends.
-
-    `--rank N` leaves only lines that name that rank, in the engine's words or in NCCL's.
-    """
-    told = re.fullmatch(r"(?P<follow>-f|--follow)?( ?--rank (?P<rank>[01]))?", " ".join(sorted(words, key=lambda word: word not in FOLLOW)))
-    if told is None:
+    """Last 40 lines of the running server's log, or with `--rank N` of that rank's; `-f` goes on until the server ends."""
+    told = sorted(words, key=lambda word: word not in FOLLOW)
+    follows = told[:1] != [] and told[0] in FOLLOW
+    rank = {(): 0, ("--rank", "0"): 0, ("--rank", "1"): 1}.get(tuple(told[follows:]))
+    if rank is None:
         raise Failure("E_CONFIG", found=f"logs {' '.join(words)}", needed="logs [-f] [--rank 0 or 1]")
-    of_rank = re.compile(rf"\brank {told['rank']}\b|\[{told['rank']}\] NCCL" if told["rank"] else "")
     record = server.find(job.places)
     if record is None:
         newest = sorted(job.places.log_dir.glob("glm53-*.tar.gz"), key=lambda path: path.stat().st_mtime)
         found = f"no server runs; the newest archive is {newest[-1]}" if newest else "no server runs and there is no archive"
         raise Failure("E_LOG", found=found, needed="a running server", remedy="./start.sh, or tar -xzf the archive")
-    shown = [line for line in runlog.tail(record.log, SHOWN if not told["rank"] else SEARCHED) if of_rank.search(line)]
-    for line in shown[-SHOWN:]:
-        job.ui.line(line)
-    if told["follow"]:
-        _follow(job, record, of_rank)
+    try:
+        for line in runlog.follow(record.log_of(rank), SHOWN, lambda: follows and server.is_alive(record)):
+            job.ui.line(line)
+    except OSError as error:
+        needed = "a rank that has a log" if rank else "the log of the server"
+        raise Failure("E_LOG", found=f"{record.log_of(rank)}: {error.strerror}", needed=needed, remedy="./start.sh status") from error
     return 0
-
-
-def _follow(job: Job, record: server.Record, of_rank: re.Pattern[str]) -> None:
-    with record.log.open("r", encoding="utf-8", errors="replace") as log:
-        log.seek(0, 2)
-        while server.is_alive(record):
-            for line in filter(of_rank.search, log.read().splitlines()):
-                job.ui.line(line)
-            time.sleep(FOLLOW_EVERY_S)
