@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jinja2 import Template
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -163,16 +166,61 @@ def test_every_effort_word_has_a_level_the_template_knows() -> None:
     assert default_thinking(True, "none") == Thinking(False, "high")
 
 
-@pytest.mark.parametrize(
-    "expression", ["m.role", "m.absent", "m.items is callable", "m['items']", "m.items()", "m.__class__", "m.get('role')", "t.upper()"]
+EXPRESSIONS = (
+    *("m.role", "m.absent", "m.items is callable", "m['items']", "m.items()", "m.__class__", "m.get('role')", "t.upper()"),
+    *("n.a", "n.items", "n.absent", "n.absent is defined", "n._c", "n.__class__", "n.f", "n.m.role", "n['a']"),
+    *("loop.index0", "loop.last", "loop.previtem", "loop.absent is defined", "loop._iterable", "loop.__init__", "loop.cycle(1, 2)"),
 )
-def test_names_of_mappings_mean_what_they_mean_in_any_template(expression: str):
-    plain = ImmutableSandboxedEnvironment()
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_names_mean_what_they_mean_in_any_template(expression: str):
     values = {"m": {"role": "user", "items": "own", "__class__": "own"}, "t": "text"}
+    source = "{% set n = namespace(a='b', items='own', _c='d', m=m, f=t.format) %}{% for x in 'xy' %}{{ " + expression + " }};{% endfor %}"
     told = []
-    for environment in (plain, _environment()):
+    for environment in (ImmutableSandboxedEnvironment(), _environment()):
         try:
-            told.append(environment.from_string("{{ " + expression + " }}").render(**values))
+            told.append(environment.from_string(source).render(**values))
         except SecurityError as error:
             told.append(f"refused: {error}")
-    assert told[0] == told[1]
+    shown = [re.sub(" at 0x[0-9a-f]+", "", text) for text in told]
+    assert shown[0] == shown[1]
+
+
+words = st.text("ab<>{% \n", max_size=4)
+calls = st.builds(
+    lambda name, at, value: {"id": f"c{at}", "function": {"name": name or "f", "arguments": {"k": value, "n": [at, None]}}},
+    words,
+    st.integers(0, 3),
+    words,
+)
+turns = st.lists(
+    st.one_of(
+        st.builds(lambda role, text: {"role": role, "content": text}, st.sampled_from(["system", "user"]), words),
+        st.builds(lambda text: {"role": "user", "content": [{"type": "text", "text": text}, {"type": "image_url"}]}, words),
+        st.fixed_dictionaries(
+            {"role": st.just("assistant"), "content": words | st.just("<think>t</think>x")},
+            optional={"reasoning_content": words, "tool_calls": st.lists(calls, max_size=3)},
+        ),
+        st.builds(lambda at, text: {"role": "tool", "tool_call_id": f"c{at}", "content": text}, st.integers(0, 3), words),
+    ),
+    max_size=7,
+)
+
+
+@cache
+def both_ways() -> tuple[Template, Template]:
+    """The checkpoint's template with our names and with the sandbox's own."""
+    ours = _environment()
+    plain = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    plain.filters["tojson"] = ours.filters["tojson"]
+    return ours.from_string(TEMPLATE.source), plain.from_string(TEMPLATE.source)
+
+
+@given(turns, st.lists(words, max_size=2), st.none() | st.booleans(), st.booleans())
+@settings(max_examples=200, deadline=None)
+def test_a_conversation_is_rendered_as_by_the_sandbox_alone(turns: list[dict], tools: list[str], clear: bool | None, reply: bool) -> None:
+    values = {"messages": turns, "tools": [{"function": {"name": one}} for one in tools], "add_generation_prompt": reply}
+    values |= {} if clear is None else {"clear_thinking": clear}
+    ours, plain = both_ways()
+    assert ours.render(values) == plain.render(values)

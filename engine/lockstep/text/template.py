@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError, Undefined
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
 
 from lockstep.core.types import Picture
 from lockstep.text.errors import CheckpointTextError, TextError
@@ -178,13 +180,16 @@ def _marks(starts: list[tuple[str, int]]) -> tuple[int, ...]:
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """Looks names up in a conversation's mappings first: most of a template's work is that, and asking for an attribute first means an
-    exception each time. Names that a mapping has as attributes are looked up as before.
+    """Looks names up where they are first: in a conversation's mappings, in a template's own namespaces and loops. Most of a template's
+    work is that, and the sandbox would try and check each name anew. All other names, `_` before them too, are looked up by it.
     """
 
     def getattr(self, obj: Any, attribute: str) -> Any:
-        if type(obj) is dict and attribute not in _MAPPING_NAMES:
+        kind = type(obj)
+        if kind is dict and attribute not in _MAPPING_NAMES:
             return obj[attribute] if attribute in obj else self.undefined(obj=obj, name=attribute)
+        if kind in (Namespace, LoopContext) and attribute[0] != "_" and hasattr(obj, attribute):
+            return getattr(obj, attribute)
         return super().getattr(obj, attribute)
 
 
