@@ -118,6 +118,15 @@ _engine_setting(
     "effort when a request turns thinking on",
 )
 _engine_setting("VISION", 1, "1", FLAG, "--vision", "1 takes pictures and clips, 0 serves text only")
+_engine_setting(
+    "LOOP_GUARD",
+    1,
+    "256",
+    integer(0, 1_048_576),
+    "--guard-loops",
+    "a reply that repeats at most 16 tokens over and over ends behind so many of them; 0: never",
+    unit="tokens",
+)
 
 _engine_setting(
     "CONTEXT",

@@ -31,6 +31,7 @@ REPLIES = {
     "4": ["</think>", "hi", "<|user|>"],
     "5": ["thinking ", CALL, "<|observation|>"],
     "6": ["a ", "b ", "c ", "d<|user|>"],
+    "7": ["Q", *["no, "] * 400, "<|user|>"],
 }
 
 
@@ -313,6 +314,29 @@ def test_pictures_in_results_of_tools_are_one_picture_in_every_dialect(front: Fr
     asked[MESSAGES]["messages"][-1]["content"][0]["content"][1]["source"]["data"] = "AAAA"
     refused = front.http.post(MESSAGES, json=BODIES[MESSAGES] | asked[MESSAGES])
     assert (refused.status_code, "`messages[2].content[0].content[1]`" in refused.json()["error"]["message"]) == (400, True)
+
+
+def loops_ended(front: Front) -> float:
+    [line] = [line for line in front.http.get("/metrics").text.splitlines() if line.startswith("lockstep_loops_total")]
+    return float(line.split()[1])
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_a_reply_that_repeats_itself_without_end_is_cut_and_says_so(front: Front, path: str) -> None:
+    ended, before = 256 + len(ids("Q")), loops_ended(front)
+    reply, chunks = ask(front, path, seed=7, max_tokens=4000), [chunk for chunk in told(front, path, seed=7) if chunk != "[DONE]"]
+    assert reply["lockstep"]["loop_tokens"] == len(ids("no, "))
+    assert text_of(path, reply) == streamed_text(path, chunks)
+    usage = reply["usage"]
+    assert usage.get("completion_tokens", usage.get("output_tokens")) == ended
+    reason = reply.get("stop_reason") or (reply.get("incomplete_details") or {}).get("reason") or reply["choices"][0]["finish_reason"]
+    assert reason == {MESSAGES: "max_tokens", RESPONSES: "max_output_tokens"}.get(path, "length")
+    free = [{"loop_guard": False}, {"ignore_eos": True}, {"min_tokens": 1}]
+    for asked in free:
+        reply = ask(front, path, seed=7, **asked)
+        assert text_of(path, reply).count("no, ") == 400
+        assert "loop_tokens" not in reply["lockstep"]
+    assert loops_ended(front) == before + 2
 
 
 def test_after_all_of_them_a_plain_request_is_answered(front: Front) -> None:

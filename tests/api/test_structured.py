@@ -333,3 +333,13 @@ def test_the_opening_brace_comes_once(front: Front):
     assert json.loads(found)
     begun = [*ASK, {"role": "assistant", "content": "{"}]
     assert json.loads(text(front, messages=begun, response_format=json_schema(SCHEMA)))
+
+
+def test_a_loop_ends_at_the_same_token_with_and_without_drafts(front: Front):
+    body = {"logit_bias": {"46": 100}, "max_tokens": 400, "return_token_ids": True}
+    drafted, serial = (whole(front, draft=draft, **body) for draft in (True, False))
+    assert drafted["lockstep"]["token_ids"] == serial["lockstep"]["token_ids"] == [46] * 256
+    assert drafted["lockstep"]["loop_tokens"] == serial["lockstep"]["loop_tokens"] == 1
+    assert drafted["lockstep"]["rounds"] < serial["lockstep"]["rounds"]
+    assert drafted["choices"] == serial["choices"]
+    assert drafted["choices"][0]["finish_reason"] == "length"

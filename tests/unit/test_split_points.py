@@ -45,6 +45,7 @@ class Script:
     thinking: bool
     tools: Tools | None
     finish: FinishReason
+    loop_limit: int
 
 
 class ScriptedSite:
@@ -53,7 +54,8 @@ class ScriptedSite:
     def __init__(self, rounds: list[tuple[int, ...]], finish: FinishReason) -> None:
         self.rounds, self.finish, self.in_flight = rounds, finish, 0
         self.options = SimpleNamespace(max_queued=1, parallel=1)
-        self.meters = SimpleNamespace(**dict.fromkeys(("observe", "count_request", "count_finish", "count_disconnection"), lambda *_: None))
+        counted = ("observe", "count_request", "count_finish", "count_loop", "count_disconnection")
+        self.meters = SimpleNamespace(**dict.fromkeys(counted, lambda *_: None))
         self.engine = SimpleNamespace(facts=None, snapshot=None, submit=self.submit, cancel=lambda _: None)
 
     def require_ready(self) -> None:
@@ -83,7 +85,7 @@ def scripts() -> Iterator[Script]:
         tokens = tokens[:most] if is_cut else [*tokens, TOKENIZER.added["<|user|>"]]
         tools = Tools(TAGS, OFFERED, parallel, "k") if chance.random() < 0.8 else None
         finish = FinishReason.LENGTH if is_cut else FinishReason.STOP
-        yield Script(tuple(tokens) or (2247,), chance.choice(STOPS), thinking, tools, finish)
+        yield Script(tuple(tokens) or (2247,), chance.choice(STOPS), thinking, tools, finish, chance.choice((0, 0, 2, 4)))
 
 
 def cuts_of(count: int) -> Iterator[tuple[int, ...]]:
@@ -111,7 +113,7 @@ def told(script: Script, cuts: tuple[int, ...]) -> dict[str, Any]:
 
 
 async def _told(script: Script, site: Any) -> dict[str, Any]:
-    text = ReplyText(TOKENIZER, script.stops, script.thinking, tools=script.tools)
+    text = ReplyText(TOKENIZER, script.stops, script.thinking, tools=script.tools, loop_limit=script.loop_limit)
     request = EngineRequest("r", (1, 2), Sampling(), 64, logprobs=0)
     generation = Generation(site, request, text, "test", "prompt")
     # The logarithms of a reply are told once: completions tell them here.

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lockstep.text.loops import LONGEST_CYCLE, cycle
 from lockstep.text.reply import ReplyText
 from lockstep.text.stops import StopScanner
 from lockstep.text.tokenizer import Tokenizer
@@ -115,3 +116,26 @@ def test_a_scanner_agrees_with_looking_at_every_prefix(text: str, stops: list[st
 @pytest.mark.parametrize("token", [TOKENIZER.added["<|user|>"], TOKENIZER.size, TOKENIZER.size + 20])
 def test_control_tokens_and_padding_rows_show_nothing(token: int) -> None:
     assert read([[token]])[:2] == ("", "")
+
+
+@given(st.lists(st.integers(0, 2), max_size=40), st.integers(0, 24))
+def test_a_loop_is_found_where_every_id_of_the_last_ones_equals_that_a_cycle_before(tokens: list[int], limit: int) -> None:
+    last = tokens[-limit:] if limit else []
+    lengths = [
+        length
+        for length in range(1, LONGEST_CYCLE + 1)
+        if limit >= 2 * length and len(last) == limit and all(last[at] == last[at - length] for at in range(length, limit))
+    ]
+    assert cycle(tokens, limit) == min(lengths, default=0)
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, LONGEST_CYCLE, LONGEST_CYCLE + 1])
+def test_a_reply_that_loops_ends_at_one_id_however_it_is_cut(length: int) -> None:
+    begin, looped = TOKENIZER.encode("once upon a "), [300 + at for at in range(length)]
+    tokens = begin + looped * 80
+    for size in (1, 3, 64, len(tokens)):
+        reply = ReplyText(TOKENIZER, in_reasoning=True, loop_limit=64)
+        for at in range(0, len(tokens), size):
+            reply.feed(tokens[at : at + size])
+        assert reply.cycle == (length if length <= LONGEST_CYCLE else 0)
+        assert reply.tokens == (tokens[: len(begin) + 64] if reply.cycle else tokens)

@@ -89,6 +89,7 @@ class ServingOptions:
     spill_gib: float = _option(16.0, "GiB of that folder, on each rank", 0, 1 << 20)
     dense: str = _option("bf16", f"form of large dense matrices: {', '.join(DENSE_FORMS)}; bf16: the device's own type", words=DENSE_FORMS)
     kv: str = _option("bf16", f"form of kept latents and index keys: {', '.join(KV_FORMS)}", words=KV_FORMS)
+    guard_loops: int = _option(256, "tokens of a cycle of at most 16, over and over, that end a reply; 0: never", 0, 1 << 20)
     vision: bool = _option(True, "take pictures and clips if the checkpoint can")
     log_dir: Path | None = _option(None, "folder for a log of each rank but the first", value="DIR")  # noqa: RUF009
 

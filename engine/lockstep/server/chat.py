@@ -13,7 +13,7 @@ from lockstep.server.body import read_model
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import ChatCompletion, inference_route
 from lockstep.server.errors import bad_request
-from lockstep.server.generation import Generation, PromptIds, engine_request, reply_id, tokenised
+from lockstep.server.generation import Generation, PromptIds, engine_request, loop_limit, reply_id, tokenised
 from lockstep.server.logprobs import Rows, chat_logprobs
 from lockstep.server.replies import Choice, reply_events, whole_reply
 from lockstep.server.schema import ChatBody, ChatMessage, TokenizeBody
@@ -70,7 +70,8 @@ async def chat_generations(request: Request, site: Deployment, body: ChatBody, a
     for choice in range(body.n or 1):
         name = f"{ask.id}/{choice}" if choice else ask.id
         engine = await constrained(site, body, engine_request(site, body, ids, name, ask.wanted, choice), prompt.in_reasoning)
-        text = ReplyText(site.tokenizer, body.stop or (), prompt.in_reasoning, tools=_tools(site, body, ids, choice))
+        tools, most = _tools(site, body, ids, choice), loop_limit(site, body)
+        text = ReplyText(site.tokenizer, body.stop or (), prompt.in_reasoning, tools=tools, loop_limit=most)
         generations.append(Generation(site, engine, text, ask.route, ask.param, choice))
     return generations
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from lockstep.server.body import read_model
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import TextCompletion, inference_route
-from lockstep.server.generation import Generation, PromptIds, check_ids, engine_request, reply_id, tokenised
+from lockstep.server.generation import Generation, PromptIds, check_ids, engine_request, loop_limit, reply_id, tokenised
 from lockstep.server.logprobs import Rows, TextLogprobs
 from lockstep.server.replies import Choice, reply_events, whole_reply
 from lockstep.server.schema import CompletionBody
@@ -43,7 +43,7 @@ async def _reply(request: Request, site: Deployment, body: CompletionBody) -> Re
             place = len(generations)
             engine = engine_request(site, body, prompt, f"{name}/{place}" if place else name, 1 if prompt_only else body.max_tokens, choice)
             engine = await constrained(site, body, engine)
-            reply = ReplyText(site.tokenizer, body.stop or (), split_reasoning=False)
+            reply = ReplyText(site.tokenizer, body.stop or (), split_reasoning=False, loop_limit=loop_limit(site, body))
             generations.append(Generation(site, engine, reply, "completions", "prompt", choice, 0 if prompt_only else None))
             dialects.append(TextDialect(site.tokenizer, place, site.tokenizer.decode(prompt.ids) if body.echo else ""))
     if body.stream:

@@ -52,6 +52,7 @@ class Figures(BaseModel):
     state_hash: str | None = None
     stop_sequence: str | None = None
     thinking_budget_used_up: bool | None = None
+    loop_tokens: int | None = None
     choices: list[Figures] | None = None
     prompt_token_ids: list[int] | None = None
     token_ids: list[int] | None = None

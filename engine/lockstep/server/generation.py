@@ -123,6 +123,11 @@ def engine_request(
     )
 
 
+def loop_limit(site: Deployment, body: GenerationBody) -> int:
+    """As ReplyText takes it. Who asks for a length gets it."""
+    return 0 if body.loop_guard is False or body.ignore_eos or body.min_tokens else site.options.guard_loops
+
+
 def reply_id(prefix: str) -> str:
     """An id nobody can guess: `prefix` and 24 hex digits."""
     return f"{prefix}{secrets.token_hex(12)}"
@@ -249,6 +254,9 @@ class Generation:
 
     def _finish(self) -> Delta:
         """What was held back; only then is it known whether the reply ended on a call or on a stop string."""
+        if self.text.cycle:
+            self._site.meters.count_loop()
+            log.warning("%s was ended: it repeated %d tokens over and over", self.request.id, self.text.cycle)
         tail = self.text.finish(is_cut=self.finish_reason == FinishReason.LENGTH)
         if self.text.stopped is not None:
             self.finish_reason = "stop"
@@ -269,8 +277,8 @@ class Generation:
         self._engine_usage = event.usage or self._engine_usage
         self.cached_tokens = max(self.cached_tokens, self._engine_usage.cached_tokens)
         if self.text.has_ended:
-            # The engine is some tokens past a stop string or an only call, how many depends on the clock: its state is not this reply's.
-            self.finish_reason = "stop"
+            # The engine is some tokens past a stop, an only call or a loop, how many depends on the clock: its state is not this reply's.
+            self.finish_reason = "length" if self.text.cycle else "stop"
             return
         self._state_hash = event.state_hash
         match event.finish:
@@ -318,6 +326,8 @@ class Generation:
             figures["state_hash"] = self._state_hash
         if self.text.stopped is not None:
             figures["stop_sequence"] = self.text.stopped
+        if self.text.cycle:
+            figures["loop_tokens"] = self.text.cycle
         if self.request.close_after:
             figures["thinking_budget_used_up"] = self._was_closed(*self.request.close_after)
         if with_ids:

@@ -109,6 +109,7 @@ class Meters:
         self.registry = CollectorRegistry()
         self._requests = Counter("lockstep_requests", "Inference requests that ended.", ["route", "status", "key"], registry=self.registry)
         self._left = Counter("lockstep_client_disconnections", "Clients that left before their reply ended.", registry=self.registry)
+        self._loops = Counter("lockstep_loops", "Replies ended because they repeated themselves.", registry=self.registry)
         self._finished = Counter(
             "vllm:request_success", "Replies by finish reason.", ["model_name", "finished_reason"], registry=self.registry
         )
@@ -136,6 +137,10 @@ class Meters:
     def count_finish(self, reason: str) -> None:
         """A reply ended with an OpenAI finish reason."""
         self._finished.labels(self._model, reason).inc()
+
+    def count_loop(self) -> None:
+        """A reply was ended that repeated itself."""
+        self._loops.inc()
 
     def count_disconnection(self) -> None:
         """A client left before its reply ended."""

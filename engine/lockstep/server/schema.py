@@ -129,6 +129,7 @@ class GenerationBody(Body):
     )
     ignore_eos: StrictBool | None = None
     min_tokens: int | None = Field(None, ge=0, le=MAX_TOKEN_ID, description="So many tokens come before one that ends the reply may.")
+    loop_guard: StrictBool | None = Field(None, description="false lets a reply repeat itself up to max_tokens.")
     n: int | None = Field(None, ge=1, le=MAX_CHOICES, description="Choices. All but the first have seeds derived from `seed`.")
     draft: StrictBool | None = Field(None, description="false decodes without drafting: same tokens, one a round.")
     cache_salt: Annotated[str, StringConstraints(min_length=1, max_length=1000)] | None = Field(

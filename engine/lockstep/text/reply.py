@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from lockstep.text.loops import cycle
 from lockstep.text.stops import StopScanner
 from lockstep.text.tokenizer import ByteText, Tokenizer
 from lockstep.text.tools import CallReader, ParsedCall, Step, Tag, ToolCall, Tools
@@ -51,7 +52,7 @@ class ReplyText:
 
     `split_reasoning` off (raw completions) shows think tags as text. Without `tools` the tags of calls are text. `tokens` holds the
     ids that are part of the reply: those up to and including the one that completed a stop, or the one call of a reply that may
-    hold only one.
+    hold only one, or a `cycle` of so many ids, over and over for `loop_limit` of them.
     """
 
     def __init__(
@@ -61,8 +62,9 @@ class ReplyText:
         in_reasoning: bool = False,
         split_reasoning: bool = True,
         tools: Tools | None = None,
+        loop_limit: int = 0,
     ) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer, self._loop_limit, self.cycle = tokenizer, loop_limit, 0
         self._stops = StopScanner(stops)
         self._split = split_reasoning
         self._thinking = in_reasoning
@@ -86,7 +88,7 @@ class ReplyText:
     @property
     def has_ended(self) -> bool:
         """True once no further id can be part of the reply."""
-        return self.stopped is not None or bool(self.calls and self._tools and not self._tools.parallel)
+        return self.stopped is not None or self.cycle > 0 or bool(self.calls and self._tools and not self._tools.parallel)
 
     @property
     def in_call(self) -> bool:
@@ -101,6 +103,7 @@ class ReplyText:
             self.tokens.append(token)
             self.reasoning_tokens += self._thinking
             self._token(token)
+            self.cycle = cycle(self.tokens, self._loop_limit) if self._loop_limit else 0
         return self._drain()
 
     def finish(self, is_cut: bool = False) -> Delta:
