@@ -120,6 +120,16 @@ def test_a_dead_engine_is_named_on_every_inference_route(serve: Serve) -> None:
     assert front.stop() == 0
 
 
+def test_an_engine_that_dies_right_behind_its_load_is_named_by_a_server_that_stays(serve: Serve) -> None:
+    front = serve({"rounds": rounds("x")})
+    os.kill(front.engine_pid, signal.SIGKILL)
+    front.wait_for("/health", 503)
+    # The front is done with what it prepares while an engine loads; then it knows whether it can serve.
+    wait_until(lambda: "ready: context" in front.log.read_text())
+    assert "SIGKILL" in front.http.get("/health").json()["cause"]
+    assert front.stop() == 0
+
+
 def test_a_stop_signal_lets_a_running_reply_finish(serve: Serve) -> None:
     front = serve(ENDLESS)
     with ThreadPoolExecutor(1) as pool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,14 +14,15 @@ from selenium.webdriver import ActionChains, Chrome, ChromeOptions, ChromeServic
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from fixtures.fronts import Front, end_front, rounds, start_front, wait_until
+from fixtures.fronts import CLOSE, Front, end_front, rounds, start_front, wait_until
 
 pytestmark = pytest.mark.browser
 BODY = {"messages": [{"role": "user", "content": "hi"}]}
+WORDS = [f"word {number}, " for number in range(1500)]
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Chrome]:
+def chromium() -> Iterator[Chrome]:
     options = ChromeOptions()
     options.binary_location = "/usr/bin/chromium"
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
@@ -29,6 +31,14 @@ def browser() -> Iterator[Chrome]:
     driver = Chrome(options, ChromeService("/usr/bin/chromedriver"))
     yield driver
     driver.quit()
+
+
+@pytest.fixture
+def browser(chromium: Chrome) -> Iterator[Chrome]:
+    """With an empty page and an empty log: a page left open would go on asking the server that ends, and complain."""
+    yield chromium
+    chromium.get("about:blank")
+    chromium.get_log("browser")
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +73,20 @@ def picture(browser: Chrome, name: str) -> None:
         browser.save_screenshot(str(Path(folder) / f"{name}.png"))
 
 
+def without_key(browser: Chrome, front: Front) -> None:
+    browser.get(front.url + "/")
+    browser.execute_script("sessionStorage.clear()")
+    browser.refresh()
+    until(browser, lambda: browser.find_element(By.ID, "keybox").is_displayed())
+
+
+def complaints(browser: Chrome) -> list[object]:
+    return [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+
+
 def test_the_page_asks_for_a_key_chats_by_keyboard_and_its_numbers_move(front: Front, browser: Chrome) -> None:
     browser.set_window_size(1100, 900)
-    browser.get(front.url + "/")
-    until(browser, lambda: browser.find_element(By.ID, "keybox").is_displayed())
+    without_key(browser, front)
     picture(browser, "locked")
     board = ActionChains(browser)
     board.send_keys(Keys.TAB, "secret-one").perform()
@@ -84,8 +104,7 @@ def test_the_page_asks_for_a_key_chats_by_keyboard_and_its_numbers_move(front: F
     assert "hello <b>there</b>" in text(browser, "log")
     until(browser, lambda: text(browser, "speedmore") != before)
     assert browser.switch_to.active_element.get_attribute("id") == "text"
-    severe = [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
-    assert severe == []
+    assert complaints(browser) == []
 
 
 def test_dark_and_light_differ_and_no_width_scrolls_sideways(front: Front, browser: Chrome) -> None:
@@ -125,5 +144,82 @@ def test_errors_of_the_server_are_shown_and_those_of_clients_are_not(browser: Ch
         browser.get(front.url + "/")
         until(browser, lambda: "503 /v1/chat/completions" in text(browser, "errors"))
         assert "400" not in text(browser, "errors")
+        assert (text(browser, "state"), text(browser, "slots")) == ("dead", "–")
+        picture(browser, "dead")
+    finally:
+        end_front(front)
+
+
+def test_reasoning_is_folded_tab_reaches_stop_and_a_hidden_page_asks_nothing(tmp_path: Path, browser: Chrome) -> None:
+    script = {"rounds": [*rounds("quiet thought", end=False), [CLOSE], *rounds(*WORDS[:400])], "delay_s": 0.02}
+    front = start_front(tmp_path, script, "--thinking")
+    try:
+        front.wait_for("/health/ready", 200)
+        browser.get(front.url + "/")
+        until(browser, lambda: text(browser, "state") == "ok")
+        assert not browser.find_element(By.ID, "keybox").is_displayed()
+        ActionChains(browser).send_keys(Keys.TAB, "hello", Keys.ENTER).perform()
+        until(browser, lambda: text(browser, "log").count("word") > 5)
+        fold = browser.find_element(By.TAG_NAME, "details")
+        assert fold.get_attribute("open") is None
+        assert fold.get_attribute("textContent") == "Reasoningquiet thought"
+        picture(browser, "reasoning")
+        ActionChains(browser).send_keys(Keys.TAB).perform()
+        assert browser.switch_to.active_element.get_attribute("id") == "stop"
+        assert browser.execute_script("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        ActionChains(browser).send_keys(Keys.ENTER).perform()
+        until(browser, lambda: text(browser, "log").endswith("(stopped)"))
+        assert text(browser, "log").count("word") < 400
+        until(browser, lambda: text(browser, "slots") == "0 / 4")
+        asked = "return performance.getEntriesByType('resource').filter(one => one.name.endsWith('/health')).length"
+        turn = (
+            "Object.defineProperty(document, 'hidden', { value: %s, configurable: true });"
+            "document.dispatchEvent(new Event('visibilitychange'))"
+        )
+        browser.execute_script(turn % "true")
+        time.sleep(1.2)
+        before = browser.execute_script(asked)
+        time.sleep(2.2)
+        assert browser.execute_script(asked) == before
+        browser.execute_script(turn % "false")
+        until(browser, lambda: browser.execute_script(asked) > before)
+        assert complaints(browser) == []
+    finally:
+        end_front(front)
+
+
+def test_a_key_lasts_as_long_as_its_tab(front: Front, browser: Chrome) -> None:
+    without_key(browser, front)
+    browser.find_element(By.ID, "key").send_keys("secret-one")
+    until(browser, lambda: text(browser, "slots") == "0 / 4")
+    browser.refresh()
+    until(browser, lambda: text(browser, "slots") == "0 / 4")
+    assert browser.execute_script("return localStorage.length") == 0
+
+
+def test_loading_draining_and_dead_say_so_and_leave_no_stale_figures(tmp_path: Path, browser: Chrome) -> None:
+    script = {"rounds": rounds(*WORDS, end=False), "delay_s": 0.02, "load_s": 3.0}
+    front = start_front(tmp_path, script, "--drain-timeout", "30")
+    try:
+        front.wait_for("/health", 200)
+        browser.get(front.url + "/")
+        until(browser, lambda: text(browser, "state") == "loading")
+        until(browser, lambda: "loading: scripted, 50%" in text(browser, "about"))
+        assert text(browser, "slots") == "–"
+        picture(browser, "loading")
+        ActionChains(browser).send_keys(Keys.TAB, "hello", Keys.ENTER).perform()
+        until(browser, lambda: "Loading model" in text(browser, "log"))
+        browser.get_log("browser")
+        until(browser, lambda: text(browser, "state") == "ok" and text(browser, "slots") == "0 / 4")
+        ActionChains(browser).send_keys("hello", Keys.ENTER).perform()
+        until(browser, lambda: text(browser, "slots") == "1 / 4" and float(text(browser, "speed")) > 1)
+        front.process.send_signal(signal.SIGTERM)
+        until(browser, lambda: text(browser, "state") == "draining")
+        assert text(browser, "slots") == "1 / 4"
+        picture(browser, "draining")
+        assert complaints(browser) == []
+        os.kill(front.engine_pid, signal.SIGKILL)
+        until(browser, lambda: text(browser, "state") in ("dead", "no answer"))
+        until(browser, lambda: "SIGKILL" in text(browser, "log"))
     finally:
         end_front(front)

@@ -75,9 +75,9 @@ class EngineClient:
         self._watching = asyncio.create_task(self._watch(self._stall_limit_s)) if self._stall_limit_s else None
 
     async def wait_ready(self) -> Ready:
-        """Facts of the loaded engine. Raises EngineDied with the cause if it ended instead."""
+        """Facts of the engine once it has loaded, also of one that died since. Raises EngineDied with the cause if it never did."""
         await self._ready.wait()
-        if self.facts is None or self.state is EngineState.DEAD:
+        if self.facts is None:
             raise EngineDied(self.cause, self.code)
         return self.facts
 
