@@ -3,8 +3,6 @@
 Another rank is the same command with `--rank`: it loads its share and runs what rank 0 tells it. Knows no HTTP.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import logging
@@ -51,6 +49,7 @@ from lockstep.run.placement import place_rank
 from lockstep.run.ranks import Ranks
 from lockstep.run.runner import Runner
 from lockstep.run.settings import compare_settings, rank_settings, settings_digest
+from lockstep.run.tables import use_table
 from lockstep.run.team import Follower, LeadingRunner
 from lockstep.run.watchdog import Watchdog, WatchedRunner
 from lockstep.sched import KeptLimits, Scheduler, SchedulerLimits
@@ -290,6 +289,8 @@ def load(options: ServingOptions, progress: Callable[[str, float], None], exchan
         raise LoadError(f"--ranks {options.ranks}, but PyTorch finds {torch.cuda.device_count()} CUDA devices; needed: one a rank")
     device = options.device if options.ranks == 1 or options.device == "cpu" else f"{options.device}:{exchange.share.rank}"
     dtype = torch.float32 if options.device == "cpu" else torch.bfloat16
+    if options.launch_table:
+        use_table(options.launch_table, device, options.dense, options.ranks)
     progress("weights", 0.1)
     model = GlmModel.load(coded_weights(checkpoint, options.dense, device), checkpoint.config, device, dtype, exchange)
     tower = _tower(options, checkpoint, model)

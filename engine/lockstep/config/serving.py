@@ -90,6 +90,7 @@ class ServingOptions:
     dense: str = _option("bf16", f"form of large dense matrices: {', '.join(DENSE_FORMS)}; bf16: the device's own type", words=DENSE_FORMS)
     kv: str = _option("bf16", f"form of kept latents and index keys: {', '.join(KV_FORMS)}", words=KV_FORMS)
     guard_loops: int = _option(256, "tokens of a cycle of at most 16, over and over, that end a reply; 0: never", 0, 1 << 20)
+    launch_table: Path | None = _option(None, "table of `python -m tuning` that kernels take their launches from", value="FILE")  # noqa: RUF009
     vision: bool = _option(True, "take pictures and clips if the checkpoint can")
     log_dir: Path | None = _option(None, "folder for a log of each rank but the first", value="DIR")  # noqa: RUF009
 

@@ -4,10 +4,8 @@ Every distinct expert of a call is read once; weights stay in their four bits. T
 fp32 sums is another one, and it depends on nothing but the shape.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -15,6 +13,7 @@ from torch import Tensor
 
 from lockstep.kernels import cuda
 from lockstep.kernels.exl3 import CODEBOOKS, HADAMARD, Exl3Matrix
+from lockstep.kernels.tuned import Tuned
 
 SOURCE = Path(__file__).with_name("grouped.cu")
 BITS = 4
@@ -49,6 +48,7 @@ class Launch:
 
 # As measured on an H200 (bench/results/experts_h200.json); the other one fits 99 KiB and was compiled, not measured.
 LAUNCHES = {"sm_90": Launch(2, 2, 1), "sm_120": Launch(4, 1, 2)}
+KERNEL = Tuned("experts.grouped", SOURCE, {"stages": (2, 3, 4), "blocks": (1, 2), "buffers": (1, 2), "unroll": (2, 4), "overlap": (0, 1)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +134,13 @@ def launch_on(device: torch.device) -> Launch:
     return LAUNCHES.get(cuda.target(device), LAUNCHES["sm_120"])
 
 
+def chosen_launch(device: torch.device, shape: Shape, codebook: str) -> Launch:
+    """That of the launch table, or that for the device."""
+    usual = launch_on(device)
+    case = (codebook, shape.inputs, shape.outputs, shape.sides)
+    return replace(usual, **KERNEL.configuration(case, {name: int(getattr(usual, name)) for name in KERNEL.space}))
+
+
 def placed(x: Tensor) -> Tensor:
     """Inputs `[.., K]` in the order in which a product reads them; see `place` in the source."""
     tiles = x.unflatten(-1, (-1, 2, 2, 2, 4, 2))  # 64 inputs: tile's two bits, then its row's 8, middle and 1
@@ -149,7 +156,7 @@ def multiply(
 
     Each pair meets its own expert, as `plan` says (see the source).
     """
-    launch = launch or launch_on(x.device)
+    launch = launch or chosen_launch(x.device, shape, codebook)
     kernel = cuda.load(SOURCE, shape.macros(launch, codebook, variant), x.device, {"product": launch.shared_bytes})["product"]
     out = torch.empty(x.shape[1], shape.outputs, dtype=torch.float32, device=x.device)
     processors = torch.cuda.get_device_properties(x.device).multi_processor_count
