@@ -1,7 +1,5 @@
 """The command `lockstep`: serve and engine (the child of serve). Parses and hands over; decides nothing."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

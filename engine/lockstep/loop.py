@@ -4,8 +4,6 @@ Messages arrive and are decoded in the channel's own thread either way. Knows th
 only, so a test drives it with either replaced.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor

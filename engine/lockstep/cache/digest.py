@@ -1,7 +1,5 @@
 """A fingerprint of everything a sequence's future depends on."""
 
-from __future__ import annotations
-
 import hashlib
 
 import torch

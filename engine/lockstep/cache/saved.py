@@ -1,7 +1,5 @@
 """Memory of a sequence taken out of the device: tensors on the host by name. Knows no owner and no layout."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 Saved = dict[str, Tensor]

@@ -1,7 +1,5 @@
 """Where one sequence lives: its state slot and its pages. Knows nothing of tensors; whoever owns the pool hands out pages."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from lockstep.core.grid import pages_of

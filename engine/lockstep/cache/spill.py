@@ -3,8 +3,6 @@
 Knows neither what the tensors mean nor who wants them back.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Per-sequence recurrent memory of fixed size: KDA states in two copies, the last convolution inputs, the indexer's open pool."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

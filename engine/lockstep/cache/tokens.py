@@ -1,7 +1,5 @@
 """Per-token memory of the latent attention layers, in pages shared by all sequences. Storage only: knows no owner of a page."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 Asyncio only; knows nothing of HTTP and never imports torch.
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import socket

@@ -3,8 +3,6 @@
 A frame is a 4-byte big-endian length and a MessagePack pair (name of the message, its fields).
 """
 
-from __future__ import annotations
-
 from typing import get_args
 
 import msgspec

@@ -4,8 +4,6 @@ Knows nothing of the target model beyond the widths it must share with it. Every
 guessed window, theta or tap list works, but drafts badly, and nothing else would show it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

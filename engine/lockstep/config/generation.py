@@ -3,8 +3,6 @@
 Knows nothing of what a request may override.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

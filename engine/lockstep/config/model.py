@@ -6,8 +6,6 @@ values, so none is borrowed. Leftovers of related architectures (rope fields, in
 initializer_range, dropout, layer lists inside linear_attn_config) change nothing in this architecture and are not read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum

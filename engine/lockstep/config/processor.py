@@ -1,7 +1,5 @@
 """The published `processor_config.json`: how pictures and clips become pixels. Standard library only; knows no decoder."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

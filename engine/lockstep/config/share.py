@@ -4,8 +4,6 @@ The plan: heads of both kinds of attention, columns of dense and shared feed-for
 experts are split by columns too, in whole Hadamard blocks; where their width does not allow it each rank takes whole experts.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from lockstep.config.fields import ConfigError

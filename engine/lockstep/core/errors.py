@@ -1,7 +1,5 @@
 """Errors that cross module borders, and the words that name them on the wire."""
 
-from __future__ import annotations
-
 CONTEXT_EXCEEDED = "context_length_exceeded"
 QUEUE_FULL = "queue_full"
 DRAINING = "draining"

@@ -1,7 +1,5 @@
 """The grid of absolute positions: prompts are computed and cut in tiles of 64 tokens, and a page of memory holds one tile."""
 
-from __future__ import annotations
-
 TILE = 64
 PAGE_TOKENS = TILE
 

@@ -1,7 +1,5 @@
 """Messages between the front process and the engine process, each direction one union. Encoded by `lockstep.channel`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from lockstep.core.rank_messages import Ran

@@ -1,7 +1,5 @@
 """The contract between scheduler and runner: what one step runs, and what came of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from lockstep.core.types import EngineRequest, TokenLogprob

@@ -1,7 +1,5 @@
 """Messages between rank 0 and another rank, each direction one union. Encoded by `lockstep.channel`; see `run.ranks` for who says what."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """What was used lately, as much of it as fits: the one bounded memory for what can be made again. Knows no contents and no threads."""
 
-from __future__ import annotations
-
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key")

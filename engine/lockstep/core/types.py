@@ -1,7 +1,5 @@
 """What crosses module borders: plain frozen dataclasses, standard library only. Knows nothing of HTTP, tokenizers or tensors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import StrEnum
 

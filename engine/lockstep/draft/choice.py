@@ -2,8 +2,6 @@
 that adds the same noise to the drafter's scores is right more often than the drafter's favourite. No tensor.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -3,8 +3,6 @@
 Timings steer how deep to draft and nothing else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 FOLLOW = 0.1

@@ -1,7 +1,5 @@
 """Drafts of the block drafter: one block per round and stream, then a walk over its candidates, each scored behind the one before."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

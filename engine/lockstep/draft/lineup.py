@@ -3,8 +3,6 @@
 Knows neither drafter's insides.
 """
 
-from __future__ import annotations
-
 import time
 
 from lockstep.cache import Saved

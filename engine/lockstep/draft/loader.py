@@ -1,7 +1,5 @@
 """From serving options to a drafter, ready to be asked."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Drafts by a chain of the MTP layer: each guess is fed back as the next token, with the layer's own output in place of the trunk's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

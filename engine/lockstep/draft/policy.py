@@ -8,8 +8,6 @@ Words, with N drafts at most, P a probability and B a temperature:
     costN[:noisy[:B]]     any drafter: the depth with the most expected tokens a measured millisecond
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

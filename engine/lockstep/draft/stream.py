@@ -1,7 +1,5 @@
 """What runner and drafters say to each other: a request on the device, its committed rows, the drafts wanted and given."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -3,8 +3,6 @@
 A value stands as plain text if its schema is a string, as JSON otherwise, so that reading it back by type gives what the grammar meant.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

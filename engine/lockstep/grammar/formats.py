@@ -1,7 +1,5 @@
 """What a reply may be made to look like: one tree of formats for each way of asking. Knows the words of the tree, no tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Knows one schema at a time, nothing of how schemas hold each other.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -3,8 +3,6 @@
 The result may admit less than the schema (a closed object where none is asked for, patterns from end to end), never anything else.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -4,8 +4,6 @@ A grammar that kills its compiler ends that fork and nothing else. In: the vocab
 ready, then for each form its compiled grammar, or words for who sent it. A frame has 4 bytes of length; what is not JSON is MessagePack.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

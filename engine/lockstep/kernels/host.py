@@ -4,8 +4,6 @@ Every operation here treats a row alone: elementwise functions, sums over the la
 library does so on this machine is looked at once (`trusted`); where it does not, the torch path runs on padded rows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import cache

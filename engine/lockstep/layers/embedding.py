@@ -1,7 +1,5 @@
 """Embedding and head. A tied checkpoint stores one table for both."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """What layers and drafters ask of the other ranks: the sum of a partial result, neighbouring columns, one opinion. Knows no transport."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """A hyper-connection site by its published names."""
 
-from __future__ import annotations
-
 from lockstep.config.model import TextConfig
 from lockstep.kernels.hyper_connection import Site, site
 from lockstep.layers.params import Params

@@ -1,7 +1,5 @@
 """The key selector of a DSA layer: stores a pooled key per four tokens and picks pools for rows that have too many."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

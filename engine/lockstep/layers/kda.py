@@ -1,7 +1,5 @@
 """Kimi delta attention layer: projections, convolution, gates, gated norm. Stepwise or in chunks is the memory's choice, not known here."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

@@ -1,7 +1,5 @@
 """DSA layer: attention without positions over one latent per token, keys chosen by the indexer. Absorbed form on every path."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """The root-mean-square norm with a learned weight."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from lockstep.kernels.rms_norm import rms_norm

@@ -1,7 +1,5 @@
 """What a layer is told about the rows of one forward pass: where they see, read and write. Plain values, built by the model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

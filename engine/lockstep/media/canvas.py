@@ -4,8 +4,6 @@ Source: the published processor of glm5_next checkpoints. A canvas has sides of 
 top left and the rest is black.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """How large media may be. Bytes are of the file as sent, pixels of one picture or frame as stored in it, times in seconds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 MIB = 1 << 20

@@ -3,8 +3,6 @@
 Linux only; each layer that the kernel lacks is left out of the level that is told. Knows no media. Standard library only.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import os

@@ -1,7 +1,5 @@
 """The file inside a data URL. Nothing is ever fetched: every other address gets one and the same answer. Knows no decoder."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re

@@ -4,8 +4,6 @@ It locks itself in before it reads a byte. In: an order, then the file. Out: the
 Every head is JSON behind 4 bytes of length.
 """
 
-from __future__ import annotations
-
 import importlib
 import io
 import json

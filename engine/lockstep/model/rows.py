@@ -1,7 +1,5 @@
 """From sequences and tokens to the index tensors of one forward pass. Host arithmetic only: computes nothing of the model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Items
 from functools import lru_cache
 

@@ -3,8 +3,6 @@
 # exact: one attention segment a call, so a picture's rows depend on its pixels and on nothing beside it.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

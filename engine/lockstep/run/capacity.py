@@ -1,7 +1,5 @@
 """How many tokens the memory at hand holds, and the refusal of a window it does not. Measured once, when the weights are loaded."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 A mask is a function of the grammar and the ids chosen so far, so it is the same drafted or not, alone or not, and on every rank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 Knows no plan and no model; a rank that is gone or hangs shows as a RuntimeError after `timeout_s`.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ A state is that behind a prompt prefix. What its drafter remembers is that befor
 tile's rows: what a drafter makes of a row may depend on the token behind it, which is not part of the prefix.
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What a step costs by its number of rows, measured before the first request. Leaves no trace in any committed state."""
 
-from __future__ import annotations
-
 import statistics
 import time
 

@@ -3,8 +3,6 @@
 Knows where each part lives; decides nothing about when or why.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

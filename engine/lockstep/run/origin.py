@@ -1,7 +1,5 @@
 """Names what made a state's bits and shape, so that only an engine that would make the same ones takes it over. Knows no states."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path

@@ -3,8 +3,6 @@
 Only rank 0 has a tower; the others get its rows. Knows prompts by position, no text and no files.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 Knows no plans and no tensors. Each rank ends by itself when rank 0 is gone, because its socket closes.
 """
 
-from __future__ import annotations
-
 import queue
 import socket
 import subprocess

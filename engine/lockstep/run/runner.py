@@ -3,8 +3,6 @@
 Knows which sequence a request is; knows nothing of queues, text or who drafts.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

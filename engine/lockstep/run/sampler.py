@@ -3,8 +3,6 @@
 No running generator and no state: the same row gives the same token in any batch, drafted or not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

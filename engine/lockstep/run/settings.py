@@ -1,7 +1,5 @@
 """What all ranks must agree on before and during serving, by name, and its digest. Standard library and text only."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import fields

@@ -3,8 +3,6 @@
 A plan travels encoded; its digest covers the settings, the step's number, all that was chosen before and the plan's bytes.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Protocol
 

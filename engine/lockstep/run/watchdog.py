@@ -1,7 +1,5 @@
 """Notices a step that does not end. Knows no ranks and no channel; what to do about it is handed in."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

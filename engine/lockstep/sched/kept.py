@@ -4,8 +4,6 @@ A state belongs to a namespace and a prefix. It owns the pages of that prefix to
 from it shares all of them but the last, which it gets a copy of, because a drafter writes its last row again.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Who owns which slot and which page. Lowest free number first, so that a run repeats itself."""
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """One request between submit and finish: what it owns, how far it is, how long each part took. Numbers only; decides nothing."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 from lockstep.core.grid import pages_of

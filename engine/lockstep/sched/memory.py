@@ -4,8 +4,6 @@ A request takes pages as it grows. Those who enter leave headroom for those who 
 prompts go first, then the request that comes last is paused.
 """
 
-from __future__ import annotations
-
 from bisect import insort
 
 from lockstep.core.grid import PAGE_TOKENS

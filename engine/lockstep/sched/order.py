@@ -7,8 +7,6 @@ itself is what ages a request: whoever comes later begins later.
 Source: Goyal, Vin, Cheng, "Start-time fair queueing", 1996.
 """
 
-from __future__ import annotations
-
 from lockstep.core.types import PRIORITY_TOKENS, EngineRequest
 
 # What a reply counts for beforehand; many ask for thousands of tokens and use few.

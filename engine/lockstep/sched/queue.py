@@ -1,7 +1,5 @@
 """The bounded queue: requests that wait, first to be served first, and when one more is too many."""
 
-from __future__ import annotations
-
 from bisect import insort
 from collections.abc import Iterator
 

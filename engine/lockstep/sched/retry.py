@@ -1,7 +1,5 @@
 """How long until a place is free: measured from requests that ended. The clock is handed in."""
 
-from __future__ import annotations
-
 import math
 
 FOLLOW = 0.2

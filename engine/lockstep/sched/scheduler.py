@@ -4,8 +4,6 @@ Requests wait in the order of `sched.order`, grow as `sched.memory` lets them, b
 tensor; the clock is handed in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 

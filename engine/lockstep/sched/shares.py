@@ -1,7 +1,5 @@
 """A budget split evenly between those who can use it; what one cannot use goes to the others."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

@@ -1,7 +1,5 @@
 """Pictures and clips of one conversation: out of its parts, through the decoder, into prompt and engine. Knows no tensor and no format."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

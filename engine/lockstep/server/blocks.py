@@ -4,8 +4,6 @@ dialect's matter.
 The whole form is what the events add up to.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Literal

@@ -3,8 +3,6 @@
 Stricter than `json.loads`: no NaN, no Infinity, no repeated keys, no half characters, bounded size and depth.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any, NoReturn, TypeVar

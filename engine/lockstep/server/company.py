@@ -1,7 +1,5 @@
 """Several generations of one HTTP request, side by side. Knows no endpoint's JSON."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing

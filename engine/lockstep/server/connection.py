@@ -1,7 +1,5 @@
 """One client's connection: uvicorn's protocol with an end to patience, bounds on heads, and refusals in JSON. Knows no endpoint."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

@@ -1,7 +1,5 @@
 """Errors as clients see them: one class, one JSON form. Knows HTTP statuses, nothing of the engine's inside."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lockstep.core.errors import BAD_REQUEST, CONTEXT_EXCEEDED, DRAINING, QUEUE_FULL, EngineDied, EngineRejected

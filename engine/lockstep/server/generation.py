@@ -1,7 +1,5 @@
 """One reply: from a validated request to the engine and back as text, a delta a round. Knows no endpoint's JSON."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

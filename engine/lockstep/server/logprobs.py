@@ -1,7 +1,5 @@
 """Logarithms of probabilities in OpenAI's two forms. Knows tokens and their spelling, no endpoint."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Anthropic's request in the words of chat, so that tools, pictures, reuse and recovery are the same. Knows shapes, no endpoint."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, NoReturn
 

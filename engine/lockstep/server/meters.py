@@ -4,8 +4,6 @@ Gauges and counters are read from the engine's last snapshot when scraped; histo
 is not measured is left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Protocol

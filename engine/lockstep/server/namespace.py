@@ -1,7 +1,5 @@
 """Whose prompts may share kept states: names that no client can guess or choose. Knows no endpoint."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

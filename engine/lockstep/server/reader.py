@@ -4,8 +4,6 @@ Reading megabytes of JSON holds the interpreter for a long time; done elsewhere,
 frames, the name of a model and a body. Out: one frame each, a pickled model or what a client is told. A frame is its length and data.
 """
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import logging

@@ -1,7 +1,5 @@
 """Generations as the two JSON forms of OpenAI, whole or as a stream. What a choice looks like is the endpoint's matter."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing

@@ -1,7 +1,5 @@
 """Replies of the Responses API that may be asked for or continued by their id: the newest, in memory. Knows no HTTP."""
 
-from __future__ import annotations
-
 import json
 from collections import OrderedDict
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The Responses request in the words of chat, so that tools, pictures, reuse and recovery are the same. Knows shapes, no endpoint."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What the fields of a request mean for its reply's grammar: compiled before anything is promised, refused with a status of its own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from lockstep.core.types import EngineRequest, Grammar

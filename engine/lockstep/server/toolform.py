@@ -1,7 +1,5 @@
 """The tool fields of a request: shapes that are served, and what is refused by name. Knows bounds, no tokens."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field

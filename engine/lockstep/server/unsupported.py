@@ -3,8 +3,6 @@
 One table: the values that change nothing, and what a client should do instead. A field that is served leaves the table.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic_core import PydanticCustomError

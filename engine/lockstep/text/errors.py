@@ -1,7 +1,5 @@
 """What can be wrong with a text. Standard library only."""
 
-from __future__ import annotations
-
 from lockstep.core.errors import LockstepError
 
 

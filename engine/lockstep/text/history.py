@@ -1,7 +1,5 @@
 """A conversation in the client's words into the shape chat templates read. Knows no template and no HTTP."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Replies that repeat themselves without end. Knows ids, no text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 LONGEST_CYCLE = 16

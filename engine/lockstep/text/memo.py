@@ -3,8 +3,6 @@
 Knows no template. A piece is encoded on its own, whatever stands around it, so remembered ids are the ids it would get again.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 Source: the processor published with glm5_next checkpoints. A clip is a row of pictures, one for each pair of frames, each with its moment.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections.abc import Iterable, Sequence

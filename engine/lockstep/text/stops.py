@@ -1,7 +1,5 @@
 """Stop strings over text that comes in pieces. Knows no tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

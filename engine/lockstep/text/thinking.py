@@ -1,7 +1,5 @@
 """Whether to think, and how hard: the client's words and the levels this model family knows. Knows no template."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 LEVELS = {"none": "off", "minimal": "low", "low": "low", "medium": "high", "high": "high", "xhigh": "max", "max": "max"}

@@ -3,8 +3,6 @@
 All walks over a client's schema are iterative and bounded, whatever it refers to.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

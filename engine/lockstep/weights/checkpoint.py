@@ -3,8 +3,6 @@
 Knows the three ways a matrix may be stored (plain, block-scaled fp8, EXL3); nothing of layers, devices or ranks.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -4,8 +4,6 @@ Experts stay as stored. So do matrices that are small or steer others: norms, ro
 indexer's keys and weights; and those multiplied head by head (kv_b, f_b, g_b).
 """
 
-from __future__ import annotations
-
 import re
 from typing import Protocol
 

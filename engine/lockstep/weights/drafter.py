@@ -1,7 +1,5 @@
 """One drafter folder: its configuration for a target and its tensors. Knows the two spellings of the codebooks, nothing of layers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from torch import Tensor

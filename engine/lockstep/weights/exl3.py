@@ -3,8 +3,6 @@
 Knows nothing of the model; width and codebook are properties of each matrix. Source: the published EXL3 layout.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -3,8 +3,6 @@
 Knows nothing of EXL3, fp8 scales or what a tensor means. Shapes and dtypes come from the file headers, never from a table.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

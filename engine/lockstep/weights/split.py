@@ -4,8 +4,6 @@ Knows the published names and along which axis each is split; a name not listed 
 bytes of an EXL3 trellis or a coded matrix are copied.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Protocol
 

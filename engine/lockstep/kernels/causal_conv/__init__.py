@@ -1,7 +1,5 @@
 """Causal depthwise convolution with SiLU over rows that lie anywhere in a source. Knows no sequence."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from lockstep.kernels import host as host_rows

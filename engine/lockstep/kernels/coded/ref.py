@@ -1,7 +1,5 @@
 """Plain PyTorch coding of 4-bit groups."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Token embedding. Knows nothing of streams or pictures."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from lockstep.kernels.embedding import ref

@@ -1,7 +1,5 @@
 """Plain PyTorch gather."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 

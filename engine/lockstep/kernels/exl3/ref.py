@@ -7,8 +7,6 @@ Words: a tile is a 16 x 16 block of the inner weight; its ring is the circular b
 state is the 16-bit window of the ring that one value is decoded from.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

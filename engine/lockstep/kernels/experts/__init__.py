@@ -4,8 +4,6 @@ Dense experts multiply plain weights. EXL3 experts follow the format's five step
 inner weight in fp32, output rotation in fp32. On a CUDA device they stay coded where `grouped` knows their form.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

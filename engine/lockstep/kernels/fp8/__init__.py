@@ -4,8 +4,6 @@ Row x has the smallest exponent e with max|x| <= 448 * 2^e; its codes are x / 2^
 make every decoded value exact in bf16 and fp32, and a row's codes depend on that row only.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

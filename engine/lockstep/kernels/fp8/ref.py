@@ -1,7 +1,5 @@
 """Plain PyTorch e4m3 rows. Every operation is exact or rounds each value by itself, so no vector width can show."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

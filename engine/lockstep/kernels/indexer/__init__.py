@@ -1,7 +1,5 @@
 """The key selector of latent attention: pooled keys, scores, and a top-k with a total order. Knows no cache layout."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from lockstep.kernels import host as host_rows

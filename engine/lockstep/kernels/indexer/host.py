@@ -1,7 +1,5 @@
 """Pooling, scoring and selection for a few fp32 rows through NumPy."""
 
-from __future__ import annotations
-
 import numpy as np
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Plain PyTorch pooling, scoring and selection."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -4,8 +4,6 @@ Two forms. `step_window` walks rows one at a time and is what generated tokens u
 rows at once in chunk form and is what prompt tokens use. Their bits differ, so no token may pass through both.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass

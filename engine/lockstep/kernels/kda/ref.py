@@ -1,7 +1,5 @@
 """Plain PyTorch delta attention, stepwise and in chunk form."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Rows
 
 import torch

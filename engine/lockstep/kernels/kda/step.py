@@ -1,7 +1,5 @@
 """The delta rule over windows of rows on a CUDA device: one launch for all sequences and rows of a layer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Rows
 from functools import lru_cache
 from itertools import accumulate

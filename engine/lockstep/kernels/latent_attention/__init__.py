@@ -1,7 +1,5 @@
 """Attention of many heads over one shared latent per token, on a gathered list of keys. Knows no page table and no selection."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from lockstep.kernels import host as host_rows

@@ -1,7 +1,5 @@
 """Plain PyTorch latent attention: gather, score, weigh."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

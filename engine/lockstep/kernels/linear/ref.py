@@ -1,7 +1,5 @@
 """Library products in fixed row tiles, and the comparisons that decide which tile a shape may use."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import torch

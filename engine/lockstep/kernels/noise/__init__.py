@@ -1,7 +1,5 @@
 """Sampling noise as a function of (seed, position, token): the sampler's and, since it needs no model, every drafter's."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Noise that is a function of (seed, position, token) and of nothing else: splitmix64 as a keyed hash, Gumbel from its top 53 bits."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Root-mean-square and layer norms, one row at a time. Knows the published rounding points, not which layer asks."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

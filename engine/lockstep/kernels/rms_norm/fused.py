@@ -1,7 +1,5 @@
 """Norms of rows on a CUDA device, one launch each."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """Norms of a few fp32 rows through NumPy."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Plain PyTorch norms."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Choice of routed experts with a total order. Knows nothing of the experts."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from lockstep.kernels import host as host_rows

@@ -1,7 +1,5 @@
 """Plain PyTorch routing."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

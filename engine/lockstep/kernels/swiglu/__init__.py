@@ -1,7 +1,5 @@
 """The clamped SwiGLU activation. Knows no projection."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from lockstep.kernels import host as host_rows
