@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 
-from lockstep.draft.copy import LONGEST_COPY, PROMPT_GRAM, REPLY_GRAM, CopyIndex
+import pytest
+
+from lockstep.draft.copy import LONGEST_COPY, LOOK_BACK, PROMPT_GRAM, REPLY_GRAM, CopyIndex
 
 
 def index(prompt: list[int], reply: list[int], longest: int = LONGEST_COPY) -> CopyIndex:
@@ -92,3 +94,20 @@ def test_a_copy_nobody_used_is_judged_by_what_followed():
     assert one.length == LONGEST_COPY // 2
     one.settle([77])
     assert one.length == LONGEST_COPY // 2, "one proposal is judged once"
+
+
+def test_grams_that_cannot_be_told_apart_by_their_hash_give_a_true_copy_or_none(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("lockstep.draft.copy._FACTORS", (0,) * PROMPT_GRAM)
+    draws = random.Random(5)
+    prompt = [draws.randrange(2, 9) for _ in range(200)]
+    copies = [index(prompt, prompt[at : at + PROMPT_GRAM]).propose(6) for at in range(180)]
+    true = [plain(prompt, prompt[at : at + PROMPT_GRAM], 6) for at in range(180)]
+    assert copies[165:] == true[165:]
+    assert set(copies) <= {(), *true}
+    assert copies[0] == (), "so many are not compared"
+
+
+def test_a_place_further_back_than_is_looked_is_not_found():
+    gram = list(range(100, 100 + PROMPT_GRAM))
+    for behind, found in ((LOOK_BACK - PROMPT_GRAM - 1, (7, 7)), (LOOK_BACK, ())):
+        assert index([*gram, *[7] * behind, 8], gram).propose(2) == found

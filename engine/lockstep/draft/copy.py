@@ -1,4 +1,4 @@
-"""Copy drafts: what followed the last place where the newest tokens stood before. Standard library only; knows one conversation.
+"""Copy drafts: what followed the last place where the newest tokens stood before. Knows one conversation, no tensors and no model.
 
 Source: prompt lookup decoding; lengths and the guard against loops are this engine's.
 """
@@ -6,11 +6,21 @@ Source: prompt lookup decoding; lengths and the guard against loops are this eng
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
+from operator import mul
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 
 PROMPT_GRAM = 8
 REPLY_GRAM = 16
 LONGEST_COPY = 15
 LOOK_BACK = 1 << 16
+# Factors of a hash of grams, of which bits 48 to 63 are used: any odd numbers do.
+_FACTORS = tuple(0x9E3779B97F4A7C15 ** (at + 1) % (1 << 64) for at in range(PROMPT_GRAM))
+# Grams with one hash that are compared: a prompt made of such grams must not cost more than a missed copy.
+_MOST_COMPARED = 32
 
 
 class CopyIndex:
@@ -24,7 +34,6 @@ class CopyIndex:
         self._length = longest
         self._open: tuple[int, ...] = ()
         self._tokens: list[int] = []
-        self._in_prompt: dict[int, int] = {}
         self._in_reply: dict[int, int] = {}
 
     @property
@@ -34,14 +43,12 @@ class CopyIndex:
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Take the next tokens of the conversation, prompt first."""
-        known = self._tokens
-        for token in tokens:
-            place = len(known)
-            if place > self._prompt_tokens:
-                if place >= REPLY_GRAM:
-                    self._in_reply[hash(tuple(known[-REPLY_GRAM:]))] = place
-            elif place >= PROMPT_GRAM:
-                self._in_prompt[hash(tuple(known[-PROMPT_GRAM:]))] = place
+        known, tokens = self._tokens, list(tokens)
+        plain = max(self._prompt_tokens + 1 - len(known), 0)
+        known += tokens[:plain]
+        for token in tokens[plain:]:
+            if len(known) >= REPLY_GRAM:
+                self._in_reply[hash(tuple(known[-REPLY_GRAM:]))] = len(known)
             known.append(token)
 
     def propose(self, limit: int) -> tuple[int, ...]:
@@ -69,11 +76,31 @@ class CopyIndex:
 
     def _place(self) -> int | None:
         known = self._tokens
-        for places, gram in ((self._in_reply, REPLY_GRAM), (self._in_prompt, PROMPT_GRAM)):
-            if len(known) < gram:
-                continue
+        said = self._in_reply.get(hash(tuple(known[-REPLY_GRAM:])))
+        for gram, places in ((REPLY_GRAM, () if said is None else (said,)), (PROMPT_GRAM, self._prompt_places())):
             newest = known[-gram:]
-            place = places.get(hash(tuple(newest)))
-            if place is not None and len(known) - place <= LOOK_BACK and known[place - gram : place] == newest:
-                return place
+            for place in places:
+                if gram <= place < len(known) <= place + LOOK_BACK and known[place - gram : place] == newest:
+                    return place
         return None
+
+    def _prompt_places(self) -> Sequence[int]:
+        """Places in the prompt behind what may be the newest tokens, the latest first."""
+        if min(len(self._tokens), self._prompt_tokens) < PROMPT_GRAM:
+            return ()
+        first, hashes, order = self._prompt_grams
+        newest = np.uint16(sum(map(mul, self._tokens[-PROMPT_GRAM:], _FACTORS)) >> 48 & 0xFFFF)
+        start, end = hashes.searchsorted(newest, "left"), hashes.searchsorted(newest, "right")
+        return (order[max(start, end - _MOST_COMPARED) : end][::-1] + first).tolist()
+
+    @cached_property
+    def _prompt_grams(self) -> tuple[int, NDArray[np.uint16], NDArray[np.intp]]:
+        """Of the prompt's newest tokens: the first place behind a gram, hashes in order, and the place of each, counted from the first.
+
+        Made when the first copy is looked for: a prompt begun from a kept state brings all its tokens at once, between two steps.
+        """
+        first = max(self._prompt_tokens - LOOK_BACK, 0)
+        grams = sliding_window_view(np.array(self._tokens[first : self._prompt_tokens], np.uint64), PROMPT_GRAM)
+        hashes = (grams @ np.array(_FACTORS[:PROMPT_GRAM], np.uint64) >> np.uint64(48)).astype(np.uint16)
+        order = hashes.argsort(kind="stable")
+        return first + PROMPT_GRAM, hashes[order], order
