@@ -28,7 +28,11 @@ ROUNDS = 1000
 FIRST_TOKENS = 300
 SCRIPT: dict[str, Any] = {"rounds": [TOKENIZER.encode("a")] * ROUNDS, "context": 8192}
 PATH = "/v1/chat/completions"
-BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "What is the capital of France? Answer in one word."}], "stream": True}
+BODY: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "What is the capital of France? Answer in one word."}],
+    "stream": True,
+    "loop_guard": False,
+}
 
 
 def main() -> None:

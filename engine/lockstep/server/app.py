@@ -1,13 +1,11 @@
 """The ASGI application: routes, keys, error forms, the OpenAPI document. Knows endpoints by their routers only."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import secrets
 from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
@@ -19,27 +17,17 @@ from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.errors import ApiError, failed, in_words_of
 from lockstep.server.messages_form import MessagesBody
 from lockstep.server.responses_form import ResponsesBody
+from lockstep.server.route import Route
 from lockstep.server.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 
 _BODIES = (ChatBody, CompletionBody, ResponsesBody, MessagesBody, TokenizeBody, DetokenizeBody)
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
-async def _check_key(request: Request) -> None:
-    deployment(request).access.check(request)
-
-
 def build_app(site: Deployment) -> ASGIApp:
     """The application of one deployment. Every route asks who is there; `auth.OPEN_PATHS` are all that answer anyone."""
-    app = FastAPI(
-        title="lockstep",
-        version=lockstep.__version__,
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-        dependencies=[Depends(_check_key)],
-    )
+    unserved = {"openapi_url": None, "docs_url": None, "redoc_url": None, "redirect_slashes": False}
+    app = FastAPI(title="lockstep", version=lockstep.__version__, **unserved)
     app.state.deployment = site
     for family in (chat, completions, responses, messages, models, tokenize, health, metrics, page):
         app.include_router(family.router)
@@ -51,11 +39,11 @@ def build_app(site: Deployment) -> ASGIApp:
 
 
 def _document_router(app: FastAPI) -> APIRouter:
-    router = APIRouter(include_in_schema=False)
+    router = APIRouter(route_class=Route, include_in_schema=False)
     document: dict[str, Any] = {}
 
     @router.get("/openapi.json")
-    async def openapi() -> JSONResponse:
+    async def openapi(request: Request) -> JSONResponse:
         if not document:
             _, bodies = models_json_schema([(body, "validation") for body in _BODIES], ref_template="#/components/schemas/{model}")
             document.update(app.openapi())
@@ -111,8 +99,8 @@ class Envelope:
         is_head = scope["method"] == "HEAD"
         inner = {**scope, "method": "GET"} if is_head else scope
         if scope["method"] == "POST":
-            async with self._turn:
-                await asyncio.sleep(0)
+            await self._turn.acquire()
+            asyncio.get_running_loop().call_soon(self._turn.release)
 
         async def labelled(message: Message) -> None:
             if message["type"] == "http.response.start":

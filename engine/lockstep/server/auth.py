@@ -14,6 +14,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -167,6 +168,7 @@ def _is_loopback_name(name: str) -> bool:
     return name == "localhost" or name.endswith(".localhost") or _is_loopback(_address(name))
 
 
+@lru_cache(1024)
 def _name(url: str) -> str:
     """Host of an address, empty for one that cannot be read."""
     try:
@@ -175,6 +177,7 @@ def _name(url: str) -> str:
         return ""
 
 
+@lru_cache(1024)
 def _address(text: str) -> _Address | None:
     """IPv4 in IPv6 is unfolded."""
     try:

@@ -1,7 +1,5 @@
 """`/health` (is it alive), `/health/ready` (can it serve), `/ping`, `/version`. Never waits on the engine."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
@@ -13,8 +11,9 @@ from lockstep.channel.client import EngineState
 from lockstep.core.messages import Ready, Snapshot
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import Health, Readiness, Version, errors
+from lockstep.server.route import Route
 
-router = APIRouter(tags=["health"])
+router = APIRouter(route_class=Route, tags=["health"])
 _DOWN = ("dead", "stalled")
 
 

@@ -1,15 +1,14 @@
 """`GET /metrics` in the Prometheus text format."""
 
-from __future__ import annotations
-
 from fastapi import APIRouter, Request
 from prometheus_client import generate_latest
 from starlette.responses import Response
 
 from lockstep.server.deployment import deployment
 from lockstep.server.documents import errors
+from lockstep.server.route import Route
 
-router = APIRouter(tags=["metrics"])
+router = APIRouter(route_class=Route, tags=["metrics"])
 _FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 _DOCUMENT = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus text"}}
 

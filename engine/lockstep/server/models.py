@@ -1,15 +1,14 @@
 """`GET /v1/models`. Answers while the engine loads: clients ask here first."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fastapi import APIRouter, Request
 
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import ModelCard, ModelList, errors
+from lockstep.server.route import Route
 
-router = APIRouter(tags=["models"])
+router = APIRouter(route_class=Route, tags=["models"])
 
 
 @router.get("/v1/models", response_model=ModelList, responses=errors(401))

@@ -1,7 +1,5 @@
 """`/v1/responses`: a conversation as items, its reply as items and typed events."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
@@ -19,10 +17,11 @@ from lockstep.server.generation import Generation, reply_id
 from lockstep.server.replies import usage_of
 from lockstep.server.response_store import Stored
 from lockstep.server.responses_form import Item, ResponsesBody, chat_form
+from lockstep.server.route import Route
 from lockstep.server.stream import EventStream, named_event, unless_client_leaves
 from lockstep.text.tools import ToolCall
 
-router = APIRouter(tags=["responses"])
+router = APIRouter(route_class=Route, tags=["responses"])
 
 
 @router.post("/v1/responses", **inference_route(ResponsesBody, ResponseReply))

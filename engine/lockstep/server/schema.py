@@ -274,8 +274,8 @@ class ThinkingBody(Body):
 
     @property
     def thinking_switch(self) -> bool | None:
-        options = self.chat_template_kwargs or TemplateOptions()
-        switches = (self.enable_thinking, self.thinking, options.enable_thinking, options.thinking)
+        holders = (self, self.chat_template_kwargs) if self.chat_template_kwargs else (self,)
+        switches = (switch for holder in holders for switch in (holder.enable_thinking, holder.thinking))
         return next((switch for switch in switches if switch is not None), None)
 
     @property

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -32,7 +33,8 @@ log = logging.getLogger("lockstep.server")
 
 def sse(value: Any) -> bytes:
     """One event. Everything outside ASCII is escaped: some clients cut lines at U+2028 and U+0085 too."""
-    return b"data: " + json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n\n"
+    data = msgspec.json.encode(value)
+    return b"data: " + (data if data.isascii() else json.dumps(value, separators=(",", ":")).encode("ascii")) + b"\n\n"
 
 
 def named_event(value: dict[str, Any]) -> bytes:
@@ -121,14 +123,16 @@ async def _disconnected(receive: Receive) -> None:
 
 async def unless_client_leaves(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
     """The response `work` makes; if the client leaves first, `work` is cancelled and nobody gets the response."""
-    task = asyncio.create_task(work)
-    gone = asyncio.create_task(_disconnected(request.receive))
+    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(work)]
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        return Response(status_code=CLIENT_LEFT)
+        # Short work is done in one turn of the loop, and nobody need watch its client.
+        await asyncio.sleep(0)
+        if not tasks[0].done():
+            tasks.append(asyncio.create_task(_disconnected(request.receive)))
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return tasks[0].result() if tasks[0].done() else Response(status_code=CLIENT_LEFT)
     finally:
-        gone.cancel()
-        task.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
+        if left := [task for task in tasks if not task.done()]:
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)

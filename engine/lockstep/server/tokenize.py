@@ -1,7 +1,5 @@
 """`POST /tokenize` and `/detokenize`: the very ids a generation would use. Needs no engine."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 
@@ -13,9 +11,10 @@ from lockstep.server.chat import chat_prompt
 from lockstep.server.deployment import deployment
 from lockstep.server.documents import Text, TokenizerInfo, Tokens, body_of, errors
 from lockstep.server.generation import INLINE_CHARACTERS, check_ids, tokenised
+from lockstep.server.route import Route
 from lockstep.server.schema import DetokenizeBody, TokenizeBody
 
-router = APIRouter(tags=["tokens"])
+router = APIRouter(route_class=Route, tags=["tokens"])
 # Texts past the window may be counted, up to this; an encoding takes hundreds of bytes a token.
 COUNTED_TOKENS = 1 << 20
 _ERRORS = errors(400, 401, 404, 413, 415)
