@@ -59,6 +59,12 @@ def work_launch(config: Config, build: str, python: Path | None, words: Sequence
     return dataclasses.replace(made, **own)
 
 
+def with_table(launch: Launch, kernels: Path, name: str) -> Launch:
+    """The same launch, told of a launch table of the folder that holds its kernels."""
+    words = ("--launch-table", f"{INSIDE_KERNELS if launch.image else kernels}/{name}")
+    return dataclasses.replace(launch, argv=(*launch.argv, *words), command=(*launch.command, *words) if launch.image else ())
+
+
 def _placed(words: Sequence[str], model: str, kernels: str) -> tuple[str, ...]:
     return ("-m", *(word.replace(MODEL, model).replace(KERNELS, kernels) for word in words))
 

@@ -47,7 +47,7 @@ class Setting:
 # Fixed at the start of a server by other ways than an option of the engine.
 FIXED_AT_START = (
     "PROFILE", "RUNTIME", "GPUS", "CONTAINER_NAME", "NETWORK", "DRAFTER", "MODEL_DIR", "DFLASH2_DIR", "SPILL_DIR", "API_KEY_FILE",
-    "TRUSTED_PROXY", "ENGINE_REPO", "ENGINE_COMMIT", "BASE_IMAGE", "IMAGE", "ENGINE_ARGUMENTS", "ENGINE_VARIABLES", "P2P",
+    "TRUSTED_PROXY", "ENGINE_REPO", "ENGINE_COMMIT", "BASE_IMAGE", "TORCH", "IMAGE", "ENGINE_ARGUMENTS", "ENGINE_VARIABLES", "P2P",
 )  # fmt: skip
 # Names of published recipes that have nothing to act on here, and why.
 WITHOUT_EFFECT = {
@@ -59,7 +59,7 @@ WITHOUT_EFFECT = {
 
 _registry: list[Setting] = []
 # Options of the engine that this program decides: those of settings join as they are registered.
-_own_options = ["model", "drafter", "api-key-file", "trusted-proxy", "device", "spill-dir", "log-dir"]
+_own_options = ["model", "drafter", "api-key-file", "trusted-proxy", "device", "spill-dir", "log-dir", "launch-table"]
 
 
 def _setting(name: str, group: int, default: str | tuple[str, str], kind: Kind, help_text: str, **more: Any) -> None:
@@ -287,6 +287,13 @@ _setting(
     "nvcr.io/nvidia/pytorch@sha256:2140e699b3beaf7f96a0081fd9c9406bc3832b435cdb60dfa2d261f7d2f34a1c",
     _PINNED_IMAGE,
     "image the engine's image is built on; brings Python with pip and, for GPUs, the CUDA compiler (RUNTIME=docker)",
+)
+_setting(
+    "TORCH",
+    6,
+    ("base", "lock"),
+    choice("base", "lock"),
+    "base: PyTorch of BASE_IMAGE, if it is 2.13 or later; lock: always the one of requirements/ (RUNTIME=docker)",
 )
 _setting("IMAGE", 6, "glm-5.3-flash-lockstep", _IMAGE, "name of the engine's images (RUNTIME=docker)")
 

@@ -20,11 +20,11 @@ def host(box: Box, tmp_path: Path) -> Iterator[GpuHost]:
 
 
 def tables(host: GpuHost) -> list[Path]:
-    return list((host.box.home / ".cache/glm-5.3-flash/kernels").rglob("launch-table.json"))
+    return list((host.box.home / ".cache/glm-5.3-flash/kernels").rglob("launch-table-*.json"))
 
 
 def tunings(host: GpuHost) -> int:
-    return sum("tune" in body["Cmd"] for body in host.asked("work POST /containers/create"))
+    return sum("tuning" in body["Cmd"] for body in host.asked("work POST /containers/create"))
 
 
 def test_a_start_asks_the_gpus_tunes_once_and_says_how_fast_bytes_pass(host: GpuHost) -> None:
@@ -33,7 +33,12 @@ def test_a_start_asks_the_gpus_tunes_once_and_says_how_fast_bytes_pass(host: Gpu
     assert "[I_P2P] copy 40.5 GiB/s, gather 21 GiB/s, all-reduce 18.25 GiB/s" in done.stdout
     probe, tune = host.asked("work POST /containers/create")
     assert probe["Cmd"] == ["-m", "peers", "--device", "cuda", "--timeout", "60"]
-    assert tune["Cmd"] == ["-m", "lockstep", "tune", "--model", "/model", "--table", "/kernels/launch-table.json"]
+    (table,) = tables(host)
+    forms = ["--device", "cuda", "--dense", "q4", "--ranks", "2"]
+    assert tune["Cmd"] == ["-m", "tuning", "--model", "/model", "--out", f"/kernels/{table.name}", *forms]
+    assert f"launch table {table}: 5 of 12 launches faster than by default" in done.stdout
+    (served,) = host.asked("POST /containers/create")
+    assert served["Cmd"][-2:] == ["--launch-table", f"/kernels/{table.name}"]
     for told in (probe, tune):
         given = told["HostConfig"]
         assert given["NetworkMode"] == "none"
@@ -41,11 +46,11 @@ def test_a_start_asks_the_gpus_tunes_once_and_says_how_fast_bytes_pass(host: Gpu
         assert given["CapDrop"] == ["ALL"]
         assert given["DeviceRequests"][0]["DeviceIDs"] == ["0", "1"]
         assert told["Entrypoint"] == ["/opt/engine/bin/python"]
-    assert len(tables(host)) == 1
     host.box.stop(**host.settings)
     again = host.box.run(**host.settings)
     assert "[I_READY] launch table" in again.stdout
     assert tunings(host) == 1
+    assert host.asked("POST /containers/create")[1]["Cmd"] == served["Cmd"]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +93,7 @@ def test_a_running_server_outlives_a_probe_that_fails(host: GpuHost) -> None:
 
 
 def test_a_bad_candidate_is_told_in_the_compilers_words_and_leaves_no_table(host: GpuHost) -> None:
-    host.plan(tune="bad")
+    host.plan(tuning="bad")
     done = host.box.run(**host.settings)
     assert done.returncode == 12
     assert "[E_AUTOTUNE]" in done.stderr
@@ -101,7 +106,7 @@ def test_a_bad_candidate_is_told_in_the_compilers_words_and_leaves_no_table(host
 
 @pytest.mark.parametrize("kind", ["partial", "stuck"])
 def test_a_table_that_is_not_whole_or_late_is_never_ready(host: GpuHost, kind: str) -> None:
-    host.plan(tune=kind)
+    host.plan(tuning=kind)
     done = host.box.run(**host.settings, TUNE_TIMEOUT="1")
     assert "[E_AUTOTUNE]" in done.stderr
     assert tables(host) == []
@@ -117,23 +122,44 @@ def test_other_cards_another_driver_another_form_or_a_touched_table_are_tuned_fo
     assert start() == 1
     host.gpus.say(1, driver="581.00")
     assert start() == 2
-    host.gpus.say(1, name="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition")
+    for number in (0, 1):
+        host.gpus.say(number, name="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", driver="581.00")
     assert start() == 3
     assert start(DENSE="fp8") == 4
-    (table,) = tables(host)
-    table.write_text(json.dumps({"complete": True, "tables": ["touched"]}))
+    # A table is nobody else's: what was served before finds its own again.
+    assert start() == 4
+    newest = max(tables(host), key=lambda path: path.stat().st_mtime)
+    newest.write_text(json.dumps({"complete": True, "entries": ["touched"]}))
     assert start(DENSE="fp8") == 5
 
 
 def test_a_build_without_tables_says_so_and_serves(host: GpuHost) -> None:
-    host.plan(tune="none")
+    host.plan(tuning="none")
     done = host.box.run(**host.settings)
     assert done.returncode == 0, done.stderr
-    assert "[I_TUNE] this build has no launch tables" in done.stdout
+    assert "[I_TUNE] this build makes no launch tables" in done.stdout
+    assert "--launch-table" not in host.asked("POST /containers/create")[0]["Cmd"]
+
+
+def test_cards_of_two_kinds_share_no_table(host: GpuHost) -> None:
+    host.gpus.say(1, name="NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition")
+    done = host.box.run("prepare", **host.settings)
+    assert done.returncode == 0, done.stderr
+    assert "the GPUs are of two kinds" in done.stdout
+    assert tunings(host) == 0
+
+
+def test_a_restart_with_another_form_leaves_the_table_of_the_running_server_alone(host: GpuHost) -> None:
+    host.box.run(**host.settings)
+    (table,) = tables(host)
+    done = host.box.run("restart", **host.settings, DENSE="fp8")
+    assert done.returncode == 0, done.stderr
+    assert tables(host) == [table]
+    assert "--launch-table" not in host.asked("POST /containers/create")[1]["Cmd"]
 
 
 def test_nothing_is_measured_while_a_server_uses_the_gpus(host: GpuHost) -> None:
-    host.plan(tune="none")
+    host.plan(tuning="none")
     assert host.box.run(**host.settings).returncode == 0
     done = host.box.run("restart", **host.settings)
     assert done.returncode == 0, done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -11,16 +12,16 @@ from failure import Failure
 from recipe import files, runlog, runtimes
 from recipe.adapters import host, pci
 from recipe.job import LONG_EVERY_S, Job
-from recipe.launching import KERNELS, MODEL
+from recipe.launching import KERNELS, MODEL, with_table
 from recipe.plan import Act, Action, Task, run_actions
 from recipe.record import Launch
 
 PEERS_LOG, TUNE_LOG = "peers.log", "tune.log"
-TABLE, TUNED = "launch-table.json", "tuned.json"
+# Named by what they are made for, so that the table of a running server is never another one's.
+TABLE, TUNED = "launch-table-{}.json", "tuned-{}.json"
 # Stages of the probe, and what it takes to begin.
 STAGES, BEGIN_S = 3, 180.0
-# How the engine's command ends whose one kernel does not compile, and how one that has no such verb does.
-BAD_CANDIDATE, NO_VERB = 5, 2
+NO_TUNER = "No module named tuning"
 COMPILER_LINES = 20
 
 
@@ -36,7 +37,8 @@ class DevicesStep:
         self._is_direct = config.text("P2P") == "on"
         timeout = config.text("PEER_TIMEOUT")
         self._probe = work(["peers", "--device", "cuda", "--timeout", timeout, *(() if self._is_direct else ("--no-direct",))])
-        self._tune = work(["lockstep", "tune", "--model", MODEL, "--table", f"{KERNELS}/{TABLE}"])
+        # A plan is that of a start which finds or makes one.
+        self._has_table = bool(config.gpus()) and config.is_on("DRY_RUN")
 
     def is_ready(self) -> bool:
         """Never: whether bytes pass is asked at every start, and whether a table is whole."""
@@ -48,7 +50,10 @@ class DevicesStep:
         shown = self._job.shown_folder()
         # One rank has no peer.
         asked = [(self._probe, self._ask_peers)] if self._job.config.number("RANKS") > 1 else []
-        asked.append((self._tune, self._ask_table))
+        words = ["--out", f"{KERNELS}/{self._table.name}", "--device", "cuda"]
+        forms = ["--dense", self._job.config.text("DENSE"), "--ranks", self._job.config.text("RANKS")]
+        tune = self._work(["tuning", "--model", MODEL, *words, *forms])
+        asked.append((tune, lambda: self._ask_table(tune)))
         return tuple(Act(runtimes.of(launch).line(launch, shown), act) for launch, act in asked)
 
     def run(self) -> None:
@@ -85,42 +90,70 @@ class DevicesStep:
         speeds = ", ".join(f"{name} {speed:g} GiB/s" for name, speed in told.get("gib_s", {}).items())
         self._job.ui.inform("I_P2P" if self._is_direct else "W_P2P", speeds)
 
-    def signature(self) -> str:
-        """What a table is made for: the build, the model and driver of each GPU in its order, the form of the weights."""
-        chosen = host.gpus(self._job.environment).chosen(self._job.config.gpus())
-        return files.digest(self._build, *(f"{gpu.name}:{gpu.driver}" for gpu in chosen), self._job.config.text("DENSE"))
+    @functools.cached_property
+    def _cards(self) -> list[tuple[str, str]]:
+        """Model and driver of each GPU in its order. A dry run asks none."""
+        config = self._job.config
+        is_asked = config.gpus() and not config.is_on("DRY_RUN")
+        return [(gpu.name, gpu.driver) for gpu in host.gpus(self._job.environment).chosen(config.gpus())] if is_asked else []
 
-    def is_tuned(self) -> bool:
+    @functools.cached_property
+    def _signature(self) -> str:
+        """What a table is made for: the build, the cards, the form of the weights, how many share them."""
+        config = self._job.config
+        return files.digest(self._build, *(f"{name}:{driver}" for name, driver in self._cards), config.text("DENSE"), config.text("RANKS"))
+
+    @property
+    def _table(self) -> Path:
+        return self._place / TABLE.format(self._signature if self._cards else "<GPUs>")
+
+    @property
+    def _mark(self) -> Path:
+        return self._place / TUNED.format(self._signature)
+
+    def with_table(self, launch: Launch) -> Launch:
+        """The launch of a server that uses the table, if there is one for it."""
+        return with_table(launch, self._place, self._table.name) if self._has_table else launch
+
+    def _is_tuned(self) -> bool:
         """Whether there is a whole table, made for this very build and these GPUs, and not changed since."""
-        told, table = files.read_json(self._place / TUNED) or {}, self._place / TABLE
-        if told.get("signature") != self.signature() or (files.read_json(table) or {}).get("complete") is not True:
-            return False
-        return files.sha256(table) == told.get("sha256")
+        told = files.read_json(self._mark) or {}
+        return (files.read_json(self._table) or {}).get("complete") is True and files.sha256(self._table) == told.get("sha256")
 
-    def _ask_table(self) -> None:
-        ui, table = self._job.ui, self._place / TABLE
-        if self.is_tuned():
-            ui.inform("I_READY", f"launch table {table}")
+    def _ask_table(self, tune: Launch) -> None:
+        ui = self._job.ui
+        self._has_table = self._is_tuned()
+        if self._has_table:
+            ui.inform("I_READY", f"launch table {self._table}")
         elif self._served:
             ui.inform("I_TUNE", "a server works on these GPUs, so nothing can be measured: ./stop.sh, then ./start.sh tunes")
+        elif len({name for name, _ in self._cards}) > 1:
+            ui.inform("I_TUNE", "the GPUs are of two kinds, so no table holds for both: kernels run as they are by default")
         else:
-            self._make_table(table)
+            self._make_table(tune)
 
-    def _make_table(self, table: Path) -> None:
-        # One that is not whole, or for other cards, must not be gone on with.
-        for path in (self._place / TUNED, table):
-            path.unlink(missing_ok=True)
-        status, said = self._carry_out(self._tune, TUNE_LOG, self._job.config.number("TUNE_TIMEOUT"))
-        if status == NO_VERB and any("invalid choice: 'tune'" in line for line in said):
-            self._job.ui.inform("I_TUNE", "this build has no launch tables; it uses its only kernels")
+    def _make_table(self, tune: Launch) -> None:
+        # One that is not whole must not be gone on with.
+        self._drop_table()
+        status, said = self._carry_out(tune, TUNE_LOG, self._job.config.number("TUNE_TIMEOUT"))
+        if status == 1 and any(NO_TUNER in line for line in said):
+            self._job.ui.inform("I_TUNE", "this build makes no launch tables: kernels run as they are by default")
             return
-        if status != 0 or (files.read_json(table) or {}).get("complete") is not True:
-            table.unlink(missing_ok=True)
-            ends = {None: "it did not end in time (TUNE_TIMEOUT)", 0: "its table is not complete", BAD_CANDIDATE: "a kernel failed"}
-            found = f"{ends.get(status, f'status {status}')}: {' | '.join(said) or 'no output'}"
-            raise Failure("E_AUTOTUNE", found=found, needed="a complete table")
-        files.write_json(self._place / TUNED, {"signature": self.signature(), "sha256": files.sha256(table)})
-        self._job.ui.inform("I_TUNE", f"launch table {table}")
+        told = _object(said)
+        if status != 0 or (files.read_json(self._table) or {}).get("complete") is not True:
+            self._drop_table()
+            ends = {None: "it did not end in time (TUNE_TIMEOUT)", 0: "its table is not complete"}
+            cause = ends.get(status) or told.get("cause") or f"status {status}"
+            lines = " | ".join(line for line in said if not line.startswith("{"))
+            raise Failure("E_AUTOTUNE", found=f"{cause}: {lines or 'no further output'}", needed="a complete table")
+        files.write_json(self._mark, {"sha256": files.sha256(self._table), "cards": self._cards})
+        self._has_table = True
+        counts = f"{told.get('changed')} of {told.get('entries')} launches faster than by default"
+        self._job.ui.inform("I_TUNE", f"launch table {self._table}: {counts}")
+
+    def _drop_table(self) -> None:
+        for path in (self._mark, *self._place.glob(f"{self._table.name}*")):
+            path.unlink(missing_ok=True)
 
 
 def _object(lines: Sequence[str]) -> dict:

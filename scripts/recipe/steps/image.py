@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 from abc import ABC, abstractmethod
@@ -22,8 +23,13 @@ from recipe.plan import Act, Action, Task
 
 BUILD_LABEL, ROOT_LABEL = "recipe.build", "recipe.root"
 DOCKER_FILES = ("Dockerfile", "entrypoint.py")
+LIST = "engine.lock"
 NO_NET = ("--no-deps", "--no-index")
 VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
+TORCH = "from importlib import metadata; print(*(one.version for one in metadata.distributions(name='torch')))"
+# The oldest that the engine's own list of requirements takes, and what nobody but torch needs of the hash-locked list.
+LEAST_TORCH = (2, 13)
+OF_TORCH = re.compile(r"(torch|triton|cuda-toolkit|nvidia-(?!cuda-nvrtc=)[a-z0-9-]+)==")
 
 
 class Image(ABC):
@@ -125,7 +131,8 @@ class DockerImage(Image):
         root = job.config.root
         self._lock = root / "requirements" / f"engine-{'cuda' if job.config.gpus() else 'cpu'}.lock"
         self._recipe = tuple(root / "docker" / name for name in DOCKER_FILES)
-        self._wheels = files.digest(self._lock.read_bytes(), self._base)
+        self._torch = job.config.text("TORCH")
+        self._wheels = files.digest(self._lock.read_bytes(), self._base, self._torch)
         self.digest = files.digest("docker", patchset.digest(pin), self._wheels, *(path.read_bytes() for path in self._recipe))
         self.tag = f"{job.config.text('IMAGE')}:{self.digest}"
 
@@ -144,15 +151,18 @@ class DockerImage(Image):
 
     def _actions(self, shop: Path) -> Sequence[Action]:
         context, cache = shop / "context", self._job.data_dir / "wheels" / self._wheels
-        version = shlex.join(["docker", "run", "--rm", "--network", "none", "--entrypoint", "python3", self._base, "-c", VERSION])
-        fetching = f'{shlex.join(self._pip(shop))} --python-version "$({version})"'
+        asking = ("docker", "run", "--rm", "--network", "none", "--entrypoint", "python3", self._base, "-c")
+        fetching = f'{shlex.join(self._pip(shop))} --python-version "$({shlex.join([*asking, VERSION])})"'
+        least = ".".join(map(str, LEAST_TORCH))
+        unless = f", without torch and what only torch needs if this says {least} or later: {shlex.join([*asking, TORCH])}"
+        listing = f"put {self._lock} into {shop / 'wheels'}{unless if self._torch == 'base' else ''}"
         words = ["--build-arg", f"BASE_IMAGE={self._base}"]
         words += ["--label", f"{BUILD_LABEL}={self.digest}", "--label", f"{ROOT_LABEL}={self._job.config.root}"]
         return (
             Act(f"docker pull {self._base}", self._pull),
-            *(() if cache.is_dir() else (Act(fetching, lambda: self._fetch(shop, cache)),)),
+            *(() if cache.is_dir() else (Task(listing, lambda: self._list(shop)), Act(fetching, lambda: self._fetch(shop, cache)))),
             *wheel_actions(self._job, self._pin, self._host_tools, shop, context / "engine"),
-            Task(f"put {cache}, the list of its wheels and docker/ into {context}", lambda: self._fill(context, cache)),
+            Task(f"put {cache} and docker/ into {context}", lambda: self._fill(context, cache)),
             Act(
                 shlex.join(["docker", "build", "--network", "none", *words, "--tag", self.tag, str(context)]), lambda: self._build(context)
             ),
@@ -172,8 +182,23 @@ class DockerImage(Image):
             containers.fetch(self._base, self._job.note)
 
     def _pip(self, shop: Path) -> tuple[str, ...]:
-        where = ("--dest", str(shop / "wheels"), "--requirement", str(self._lock))
+        where = ("--dest", str(shop / "wheels"), "--requirement", str(shop / "wheels" / LIST))
         return (str(self._host_tools.python), "-m", "pip", "--disable-pip-version-check", "download", *ONLY_LOCKED, *where)
+
+    def _list(self, shop: Path) -> None:
+        """Write what has to be fetched: everything, or all but torch where the base brings one that is recent enough."""
+        text = self._lock.read_text(encoding="utf-8")
+        if self._torch == "base":
+            with self._faults():
+                version = containers.ask(self._base, "python3", "-c", TORCH)
+            numbers = re.match(r"(\d+)\.(\d+)", version)
+            if numbers and (int(numbers[1]), int(numbers[2])) >= LEAST_TORCH:
+                text = "".join(entry for entry in re.split(r"(?m)^(?=\S)", text) if not OF_TORCH.match(entry))
+                self._job.note(f"the base's PyTorch {version} is used")
+            else:
+                self._job.note(f"the base brings {f'PyTorch {version}' if version else 'no PyTorch'}: {self._lock.name}'s is fetched")
+        (shop / "wheels").mkdir()
+        (shop / "wheels" / LIST).write_text(text, encoding="utf-8")
 
     def _fetch(self, shop: Path, cache: Path) -> None:
         with self._faults():
@@ -183,8 +208,8 @@ class DockerImage(Image):
 
     def _fill(self, context: Path, cache: Path) -> None:
         shutil.copytree(cache, context / "wheels", copy_function=os.link)
-        for path, name in ((self._lock, "engine.lock"), *((path, path.name) for path in self._recipe)):
-            (context / name).write_bytes(path.read_bytes())
+        for path in self._recipe:
+            shutil.copy(path, context)
 
     def _build(self, context: Path) -> None:
         labels = {BUILD_LABEL: self.digest, ROOT_LABEL: str(self._job.config.root)}

@@ -111,6 +111,7 @@ class Preparation:
     steps: tuple[Step, ...]
     launch: Launch
     image: Image
+    devices: DevicesStep
 
 
 def _preparation(job: Job, old: Record | None, *, serves: bool) -> Preparation:
@@ -132,7 +133,7 @@ def _preparation(job: Job, old: Record | None, *, serves: bool) -> Preparation:
         return launching.work_launch(config, image.digest, python, words, job.environment)
 
     devices = DevicesStep(job, work, image.digest, served=old is not None and old.launch.uses_gpus)
-    return Preparation(checks, (checks, image, weights, devices), launch, image)
+    return Preparation(checks, (checks, image, weights, devices), launch, image, devices)
 
 
 def checks_of(job: Job, host_tools: Environment, old: Record | None, wants: Callable[[], Sequence[Want]], *, serves: bool) -> ChecksStep:
@@ -171,7 +172,7 @@ def _show(job: Job, old: Record | None) -> int:
     preparation = _preparation(job, old, serves=True)
     job.ui.inform("I_DRY_RUN", f"the plan of {job.verb}; a run skips what is ready")
     _headline(job)
-    serve = ServeStep(job, preparation.launch, old)
+    serve = ServeStep(job, preparation.devices.with_table(preparation.launch), old)
     plan.show((*preparation.steps, serve, _smoke(job, serve)), job.ui)
     return 0
 
@@ -200,7 +201,7 @@ def _serve(job: Job, old: Record | None) -> int:
     except BaseException:
         _put_away(job)
         raise
-    _replace(job, preparation.launch, old, first=5, total=STEPS)
+    _replace(job, preparation.devices.with_table(preparation.launch), old, first=5, total=STEPS)
     preparation.image.drop_others({one.build for one in records.lived(job.places.state_dir)})
     return 0
 
