@@ -1,5 +1,7 @@
 """How many threads a rank computes with. One: sums then have one order, and ranks never wait for each other's spinning threads."""
 
+from __future__ import annotations
+
 import torch
 
 COMPUTE_THREADS = 1
