@@ -4,213 +4,76 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, create_model
 
-FinishReason = Literal["stop", "length"]
-ChatFinishReason = Literal["stop", "length", "tool_calls"]
-
-
-class ErrorDetail(BaseModel):
-    message: str
-    type: str
-    param: str | None
-    code: str | None
+Shape = type[BaseModel]
 
 
-class ErrorReply(BaseModel):
-    error: ErrorDetail
+def _shape(name: str, note: str | None = None, /, base: type[BaseModel] | None = None, is_open: bool = False, **kinds: Any) -> Shape:
+    """A shape of fields that are all there, but for those in `_maybe`; of an open one others too."""
+    more: dict[str, Any] = {"__doc__": note, "__base__": base, "__config__": ConfigDict(extra="allow") if is_open else None}
+    fields = {field: kind if isinstance(kind, tuple) else (kind, ...) for field, kind in kinds.items()}
+    return create_model(name, **more, **fields)
 
 
-class PromptDetails(BaseModel):
-    cached_tokens: int
+def _maybe(kind: Any) -> tuple[Any, None]:
+    return kind | None, None
 
 
-class ReplyDetails(BaseModel):
-    reasoning_tokens: int
-
-
-class UsageReply(BaseModel):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptDetails
-    completion_tokens_details: ReplyDetails
-
-
-class Figures(BaseModel):
-    """Times in seconds. `token_sha`: first 12 hex digits of SHA-256 over the reply's ids, decimal, joined by commas."""
-
-    token_sha: str
-    time_to_first_token_s: float | None
-    tokens_per_s: float | None
-    queued_s: float
-    prefill_s: float
-    decode_s: float
-    rounds: int
-    drafted_tokens: int
-    accepted_tokens: int
-    state_hash: str | None = None
-    stop_sequence: str | None = None
-    thinking_budget_used_up: bool | None = None
-    loop_tokens: int | None = None
-    choices: list[Figures] | None = None
-    prompt_token_ids: list[int] | None = None
-    token_ids: list[int] | None = None
-
-
-class CalledFunction(BaseModel):
-    """`arguments`: JSON text of an object."""
-
-    name: str
-    arguments: str
-
-
-class CallReply(BaseModel):
-    id: str
-    type: Literal["function"]
-    function: CalledFunction
-
-
-class ReplyMessage(BaseModel):
-    """`content` is null if the reply holds calls only."""
-
-    role: Literal["assistant"]
-    content: str | None
-    reasoning_content: str | None = None
-    tool_calls: list[CallReply] | None = None
-
-
-class ChatChoice(BaseModel):
-    index: int
-    message: ReplyMessage
-    logprobs: dict[str, Any] | None
-    finish_reason: ChatFinishReason
-
-
-class TextChoice(BaseModel):
-    index: int
-    text: str
-    logprobs: dict[str, Any] | None
-    finish_reason: FinishReason
-
-
-class _Completion(BaseModel):
-    id: str
-    created: int
-    model: str
-    usage: UsageReply
-    lockstep: Figures
-
-
-class ChatCompletion(_Completion):
-    object: Literal["chat.completion"]
-    choices: list[ChatChoice]
-
-
-class TextCompletion(_Completion):
-    object: Literal["text_completion"]
-    choices: list[TextChoice]
-
-
-class MessageReply(BaseModel):
-    """Anthropic's message; `lockstep` as in a chat completion."""
-
-    model_config = ConfigDict(extra="allow")
-    id: str
-    type: Literal["message"]
-    role: Literal["assistant"]
-    model: str
-    content: list[dict[str, Any]]
-    stop_reason: Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
-    stop_sequence: str | None
-    usage: dict[str, int]
-
-
-class CountedTokens(BaseModel):
-    input_tokens: int
-
-
-class ResponseReply(BaseModel):
-    """OpenAI's response; `lockstep` as in a chat completion."""
-
-    model_config = ConfigDict(extra="allow")
-    id: str
-    object: Literal["response"]
-    status: Literal["completed", "incomplete", "in_progress", "failed"]
-    model: str
-    output: list[dict[str, Any]]
-    usage: dict[str, Any] | None
-
-
-class Deleted(BaseModel):
-    id: str
-    object: str
-    deleted: bool
-
-
-class ModelCard(BaseModel):
-    id: str
-    object: Literal["model"]
-    created: int
-    owned_by: str
-    root: str
-    max_model_len: int
-    context_length: int
-    input_modalities: list[str]
-
-
-class ModelList(BaseModel):
-    object: Literal["list"]
-    data: list[ModelCard]
-
-
-class Tokens(BaseModel):
-    count: int
-    max_model_len: int
-    tokens: list[int]
-    token_strs: list[str] | None = None
-
-
-class TokenizerInfo(BaseModel):
-    eos_token: str
-    bos_token: str | None
-    pad_token: str
-    chat_template: str
-    vocab_size: int
-    max_model_len: int
-
-
-class Text(BaseModel):
-    prompt: str
-
-
-class Streams(BaseModel):
-    running: int
-    paused: int
-    waiting: int
-    max: int
-
-
-class Health(BaseModel):
-    """With keys and without a good one only `status` is shown. `status`: ok, loading, draining, stalled or dead."""
-
-    model_config = ConfigDict(extra="allow")
-    status: str
-    ok: bool | None = None
-    cause: str | None = None
-    streams: Streams | None = None
-
-
-class Readiness(BaseModel):
-    ready: bool
-    reason: str | None = None
-
-
-class Version(BaseModel):
-    version: str
-    engine: str | None
-    build: str | None
-
+_TEXT = str | None
+_OBJECT = dict[str, Any]
+_Error = _shape("ErrorDetail", message=str, type=str, param=_TEXT, code=_TEXT)
+ErrorReply = _shape("ErrorReply", error=_Error)
+_Read, _Written = _shape("PromptDetails", cached_tokens=int), _shape("ReplyDetails", reasoning_tokens=int)
+_Usage = _shape(
+    "UsageReply", prompt_tokens=int, completion_tokens=int, total_tokens=int, prompt_tokens_details=_Read,
+    completion_tokens_details=_Written,
+)  # fmt: skip
+_OneFigures = _shape(
+    "ChoiceFigures", token_sha=str, time_to_first_token_s=float | None, tokens_per_s=float | None, queued_s=float, prefill_s=float,
+    decode_s=float, rounds=int, drafted_tokens=int, accepted_tokens=int, state_hash=_maybe(str), stop_sequence=_maybe(str),
+    thinking_budget_used_up=_maybe(bool), loop_tokens=_maybe(int), prompt_token_ids=_maybe(list[int]), token_ids=_maybe(list[int]),
+)  # fmt: skip
+_FIGURES_NOTE = "Times in seconds. `token_sha`: first 12 hex digits of SHA-256 over the reply's ids, decimal, joined by commas."
+_Figures = _shape("Figures", _FIGURES_NOTE, base=_OneFigures, choices=_maybe(list[_OneFigures]))
+_Called = _shape("CalledFunction", "`arguments`: JSON text of an object.", name=str, arguments=str)
+_Call = _shape("CallReply", id=str, type=Literal["function"], function=_Called)
+_Message = _shape(
+    "ReplyMessage", "`content` is null if the reply holds calls only.", role=Literal["assistant"], content=_TEXT,
+    reasoning_content=_maybe(str), tool_calls=_maybe(list[_Call]),
+)  # fmt: skip
+_Choice = _shape("Choice", index=int, logprobs=_OBJECT | None)
+_ChatChoice = _shape("ChatChoice", base=_Choice, message=_Message, finish_reason=Literal["stop", "length", "tool_calls"])
+_TextChoice = _shape("TextChoice", base=_Choice, text=str, finish_reason=Literal["stop", "length"])
+_Completion = _shape("Completion", id=str, created=int, model=str, usage=_Usage, lockstep=_Figures)
+ChatCompletion = _shape("ChatCompletion", base=_Completion, object=Literal["chat.completion"], choices=list[_ChatChoice])
+TextCompletion = _shape("TextCompletion", base=_Completion, object=Literal["text_completion"], choices=list[_TextChoice])
+MessageReply = _shape(
+    "MessageReply", "Anthropic's message; `lockstep` as in a chat completion.", is_open=True, id=str, type=Literal["message"],
+    role=Literal["assistant"], model=str, content=list[_OBJECT], stop_sequence=_TEXT, usage=dict[str, int],
+    stop_reason=Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"],
+)  # fmt: skip
+CountedTokens = _shape("CountedTokens", input_tokens=int)
+ResponseReply = _shape(
+    "ResponseReply", "OpenAI's response; `lockstep` as in a chat completion.", is_open=True, id=str, object=Literal["response"], model=str,
+    status=Literal["completed", "incomplete", "in_progress", "failed"], output=list[_OBJECT], usage=_OBJECT | None,
+)  # fmt: skip
+Deleted = _shape("Deleted", id=str, object=str, deleted=bool)
+ModelCard = _shape(
+    "ModelCard", id=str, object=Literal["model"], created=int, owned_by=str, root=str, max_model_len=int, context_length=int,
+    input_modalities=list[str],
+)  # fmt: skip
+ModelList = _shape("ModelList", object=Literal["list"], data=list[ModelCard])
+Tokens = _shape("Tokens", count=int, max_model_len=int, tokens=list[int], token_strs=_maybe(list[str]))
+TokenizerInfo = _shape("TokenizerInfo", eos_token=str, bos_token=_TEXT, pad_token=str, chat_template=str, vocab_size=int, max_model_len=int)
+Text = _shape("Text", prompt=str)
+_Streams = _shape("Streams", running=int, paused=int, waiting=int, max=int)
+Health = _shape(
+    "Health", "With keys and without a good one only `status` is shown: ok, loading, draining, stalled or dead.", is_open=True, status=str,
+    ok=_maybe(bool), cause=_maybe(str), streams=_maybe(_Streams),
+)  # fmt: skip
+Readiness = _shape("Readiness", ready=bool, reason=_maybe(str))
+Version = _shape("Version", version=str, engine=_TEXT, build=_TEXT)
 
 _WORDS = {
     400: "The request has to change; `param` names the field",
