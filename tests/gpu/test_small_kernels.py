@@ -11,7 +11,6 @@ from torch import Tensor
 from lockstep.kernels import hyper_connection, kda, rms_norm
 from lockstep.kernels.hyper_connection import ref as plain_sites
 from lockstep.kernels.kda import ref as plain_kda
-from lockstep.kernels.linear import linear
 from lockstep.kernels.rms_norm import ref as plain_norms
 
 pytestmark = pytest.mark.gpu
@@ -47,19 +46,24 @@ def test_norms(width: int):
 
 @pytest.mark.parametrize("width", [256, 4096])
 def test_hyper_connections(width: int):
-    fn, scale, base = draw(24, 4 * width) * (4 * width) ** -0.5, 1 + draw(3), draw(24, seed=3)
-    site = hyper_connection.site(fn, scale, base, 1e-6, 1e-5, 20)
-    streams, branch = draw(32, 4, width, kind=BF16), draw(32, width, kind=BF16)
-    flat = streams.flatten(1).float()
-    y = torch.addcmul(site.base, linear(flat, site.fn) * plain_norms.inverse_rms(flat, 1e-5), site.scale)
-    found = hyper_connection.split(streams, site)
-    for mine, theirs in zip(found, plain_sites.split(streams, y, site), strict=True):
-        assert near(mine, theirs, 4e-3)
-    merged = hyper_connection.merge(streams, branch, *found[1:])
-    assert near(merged, plain_sites.merge(streams, branch, *found[1:]), 4e-3)
+    fn = [draw(24, 4 * width, seed=seed) * (4 * width) ** -0.5 for seed in (0, 1)]
+    site, following = (hyper_connection.site(one, 1 + draw(3), draw(24, seed=3), 1e-6, 1e-5, 20) for one in fn)
+    streams, branch, weight = draw(32, 4, width, kind=BF16), draw(32, width, kind=BF16), 1 + draw(width, seed=1, kind=BF16)
+
+    def run(part: slice) -> tuple[Tensor, ...]:
+        flow = hyper_connection.Flow(streams[part], site)
+        first = flow.enter(weight, 1e-5)
+        flow.leave(branch[part], following)
+        return first, flow.streams, flow.enter(weight, 1e-5)
+
+    first, merged, second = run(slice(None))
+    x, post, comb = hyper_connection.split_normed(streams, site, weight, 1e-5)
+    plain = plain_sites.merge(streams, branch, post, comb)
+    assert near(first, x, 4e-3)
+    assert near(merged, plain, 4e-3)
+    assert near(second, hyper_connection.split_normed(merged, following, weight, 1e-5)[0], 4e-3)
     for index in range(3):
-        rows_alone(lambda part, index=index: hyper_connection.split(streams[part], site)[index])
-    rows_alone(lambda part: hyper_connection.merge(streams[part], branch[part], found[1][part], found[2][part]))
+        rows_alone(lambda part, index=index: run(part)[index])
 
 
 @pytest.mark.parametrize(("heads", "width"), [(4, 32), (32, 128)])

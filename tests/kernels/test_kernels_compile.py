@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from fixtures.compiled import Resources, compiled
 from lockstep.kernels import cuda, experts
@@ -14,7 +15,7 @@ from lockstep.kernels.experts import grouped
 from lockstep.kernels.experts.grouped import Shape
 from lockstep.kernels.hyper_connection import fused as sites
 from lockstep.kernels.kda import step
-from lockstep.kernels.linear import rows
+from lockstep.kernels.linear import RowMatrix, rows
 from lockstep.kernels.rms_norm import fused as norms
 
 TARGET = "sm_120"
@@ -57,16 +58,19 @@ def test_kernels_around_the_products_compile_for_every_card(card: str, widths: t
 @pytest.mark.parametrize("form", rows.FORMS)
 @pytest.mark.parametrize("count", [1, 9, 32])
 def test_dense_products_compile_for_the_target(form: str, count: int):
-    for shape in ((4096, 12576), (1024, 4096), (256, 768)):
-        found = compiled(rows.SOURCE, rows.macros(form, *shape, count, TARGET), TARGET)
-        holds(found, {"rows_product"})
+    part = lambda form, inputs, outputs, heads=1: RowMatrix(form, inputs, outputs, torch.empty(0), torch.empty(0), heads)  # noqa: E731
+    alone = [[part(form, *shape)] for shape in ((4096, 12288), (4096, 2048), (1024, 4096), (256, 768))]
+    joined = [part(form, 4096, 1536), part("fp8", 4096, 512), part("bf16", 4096, 288)]
+    for parts, paired in (*((one, False) for one in alone), (joined, False), (alone[1], True), ([part(form, 256, 16384, 32)], False)):
+        macros = rows.macros(parts, count, TARGET, paired)
+        holds(compiled(rows.SOURCE, macros, TARGET), {"rows_product", "encode"}, rows.shared_bytes(macros))
 
 
 def test_kernels_between_the_products_compile_for_the_target():
     for width in (128, 32):
         holds(compiled(step.SOURCE, {"WIDTH": width}, TARGET), {"step_window"})
     for hidden in (4096, 256):
-        holds(compiled(sites.SOURCE, {"HIDDEN": hidden}, TARGET), {"site_sums", "site_mix", "merge"})
+        holds(compiled(sites.SOURCE, {"HIDDEN": hidden}, TARGET), {"begin", "mix", "merge"})
     for width in (64, 128, 512, 1536, 4096):
         for gated in (False, True):
             holds(compiled(norms.SOURCE, norms.macros(width, gated), TARGET), {"row_norm"})

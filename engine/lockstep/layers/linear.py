@@ -14,6 +14,7 @@ from lockstep.kernels import fp8
 from lockstep.kernels.coded import CodedMatrix, Fp8Matrix, Q4Matrix
 from lockstep.kernels.exl3 import Exl3Matrix, rotate_input, rotate_output
 from lockstep.kernels.linear import Packed, RowMatrix, linear, pack, pack_rows, rows
+from lockstep.kernels.swiglu import swiglu_pair
 from lockstep.layers.params import Matrix, Params
 
 
@@ -69,8 +70,9 @@ class Linear:
                 self.parts.append(rows.of_coded(coded) or CodedLinear.of(coded))
             else:
                 self.parts.append(pack_rows(torch.cat(cast(list[Tensor], alike))))
-        only = self.parts[0] if len(self.parts) == 1 else None
-        self.single = only if isinstance(only, Packed | RowMatrix) else None
+        self.single = self.parts[0] if len(self.parts) == 1 and isinstance(self.parts[0], Packed) else None
+        packed = [part for part in self.parts if isinstance(part, RowMatrix)]
+        self.joined = packed if len(packed) == len(self.parts) <= rows.MOST_PARTS else None
 
     @classmethod
     def load(cls, params: Params, inputs: int, outputs: Mapping[str, int]) -> Linear:
@@ -81,5 +83,20 @@ class Linear:
         """`x [R, inputs]` to `[R, sum of outputs]` in x's type."""
         if self.single is not None:
             return linear(x, self.single)
+        if self.joined is not None:
+            return rows.linear(x, *self.joined)
         out = [linear(x, part) if isinstance(part, Packed | RowMatrix) else part(x) for part in self.parts]
         return out[0] if len(out) == 1 else torch.cat(out, -1)
+
+    def into(self, out: Tensor, x: Tensor) -> None:
+        """The same of at most 32 rows, written to `out`."""
+        if self.joined is None:
+            out.copy_(self(x))
+        else:
+            rows.product(x, self.joined, out=out)
+
+    def swiglu(self, x: Tensor, limit: float) -> Tensor:
+        """The clamped SwiGLU of gate and up side by side, `[R, sum of outputs / 2]`."""
+        if self.joined is not None and len(self.joined) == 1 and self.joined[0].outputs % (4 * rows.STRIP) == 0:
+            return rows.linear(x, self.joined[0], limit=limit)
+        return swiglu_pair(self(x), limit)

@@ -1,7 +1,5 @@
 """Feed-forward parts: dense clamped SwiGLU, and routed experts beside a shared one."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch
@@ -12,7 +10,7 @@ from lockstep.kernels import experts
 from lockstep.kernels.exl3 import Exl3Matrix
 from lockstep.kernels.linear import Packed, linear, pack
 from lockstep.kernels.router import route
-from lockstep.kernels.swiglu import swiglu_between, swiglu_pair
+from lockstep.kernels.swiglu import swiglu_between
 from lockstep.layers.linear import Linear
 from lockstep.layers.params import Params
 from lockstep.layers.rows import Rows
@@ -36,7 +34,7 @@ class DenseMlp:
         first, last = self.gate_up.single, self.down.single
         if isinstance(first, Packed) and isinstance(last, Packed):
             return swiglu_between(x, first, last, self.limit)
-        return self.down(swiglu_pair(self.gate_up(x), self.limit))
+        return self.down(self.gate_up.swiglu(x, self.limit))
 
 
 class SparseMlp:

@@ -17,6 +17,7 @@ from lockstep.cache.window import PromptTile, StepWindow
 from lockstep.config.model import Attention, Mlp, ModelConfig, TextConfig
 from lockstep.config.share import Share
 from lockstep.kernels import host, hyper_connection
+from lockstep.kernels.hyper_connection import Site
 from lockstep.kernels.linear import MAX_STEP_ROWS, PROMPT_ROWS, STEP_ROWS
 from lockstep.layers.embedding import Embedding, Head
 from lockstep.layers.exchange import ALONE, Exchange
@@ -58,19 +59,16 @@ class DecoderLayer:
         sparse = config.mlp_kinds[index] is Mlp.SPARSE
         self.mlp = SparseMlp(params.under("mlp"), config) if sparse else DenseMlp(params.under("mlp"), config, config.intermediate_size)
 
-    def __call__(self, streams: Tensor, rows: Rows, memory: RowMemory, store: TokenStore | None) -> Tensor:
-        """`streams [R, h, D]` to the same."""
-        norm = self.attention_norm
-        x, post, comb = hyper_connection.split_normed(streams, self.attention_site, norm.weight, norm.eps)
+    def __call__(self, flow: hyper_connection.Flow, following: Site, rows: Rows, memory: RowMemory, store: TokenStore | None) -> None:
+        """Take `flow` through the layer to the site that follows."""
+        x = flow.enter(self.attention_norm.weight, self.attention_norm.eps)
         if isinstance(self.attention, KdaAttention):
             branch = self.attention(x, rows, memory)
         else:
             assert store is not None
             branch = self.attention(x, rows, memory, store)
-        streams = hyper_connection.merge(streams, branch, post, comb)
-        norm = self.mlp_norm
-        x, post, comb = hyper_connection.split_normed(streams, self.mlp_site, norm.weight, norm.eps)
-        return hyper_connection.merge(streams, self.mlp(x, rows), post, comb)
+        flow.leave(branch, self.mlp_site)
+        flow.leave(self.mlp(flow.enter(self.mlp_norm.weight, self.mlp_norm.eps), rows), following)
 
 
 class GlmModel:
@@ -205,13 +203,15 @@ class GlmModel:
         embedded = self.embedding(rows.ids)
         for at, picture in pictures:
             embedded[at : at + len(picture)] = picture
-        streams = embedded.unsqueeze(1).repeat(1, self.config.hc_mult, 1)
+        # Nothing enters a site behind the last layer; the one named for it has no effect.
+        sites = [layer.attention_site for layer in (*self.layers, self.layers[-1])]
+        flow = hyper_connection.Flow(embedded.unsqueeze(1).repeat(1, self.config.hc_mult, 1), sites[0])
         kept = {}
         for index, (layer, store) in enumerate(zip(self.layers, self._stores, strict=True)):
-            streams = layer(streams, rows, memory, store)
+            layer(flow, sites[index + 1], rows, memory, store)
             if index in taps:
-                kept[index] = hyper_connection.collapse(streams)[: rows.count]
-        hidden = kept[len(self.layers)] = self.norm(hyper_connection.collapse(streams))[: rows.count]
+                kept[index] = hyper_connection.collapse(flow.streams)[: rows.count]
+        hidden = kept[len(self.layers)] = self.norm(hyper_connection.collapse(flow.streams))[: rows.count]
         return RowOutput(hidden, torch.stack([kept[index] for index in taps]) if taps else hidden.new_empty(0, *hidden.shape))
 
 

@@ -82,8 +82,6 @@ def split(streams: Tensor, at: Site) -> tuple[Tensor, Tensor, Tensor]:
     own = at.host
     if own is not None and host_rows.runs(streams):
         return host.split(streams, own)
-    if fused.runs(streams):
-        return fused.split(streams, at)
     flat = streams.flatten(1).float()
     y = linear(flat, at.fn) * inverse_rms(flat, at.norm_eps)
     return ref.split(streams, torch.addcmul(at.base, y, at.scale), at)
@@ -100,9 +98,30 @@ def split_normed(streams: Tensor, at: Site, weight: Tensor, eps: float) -> tuple
 
 def merge(streams: Tensor, branch: Tensor, post: Tensor, comb: Tensor) -> Tensor:
     """`S'_j = post_j branch + sum_i comb[i, j] S_i`, `[R, h, D]` in the streams' type, sums over i in fp32."""
-    if fused.runs(streams):
-        return fused.merge(streams, branch, post, comb)
     return (host if host_rows.runs(streams) else ref).merge(streams, branch, post, comb)
+
+
+class Flow:
+    """The streams `[R, h, D]` on their way through the layers. `enter` a site's branch, then `leave` it for the site that follows."""
+
+    def __init__(self, streams: Tensor, at: Site) -> None:
+        self.streams, self._at = streams, at
+        self._sums = fused.begin(streams, at) if fused.runs(streams) else None
+
+    def enter(self, weight: Tensor, eps: float) -> Tensor:
+        """The branch input `[R, D]` through its `rms_norm`."""
+        if self._sums is not None:
+            return fused.mix(self.streams, self._sums, self._at, weight, eps)
+        x, *self._back = split_normed(self.streams, self._at, weight, eps)
+        return x
+
+    def leave(self, branch: Tensor, following: Site) -> None:
+        """Return the branch's `[R, D]` to the streams."""
+        if self._sums is not None:
+            self.streams, self._sums = fused.merge(self.streams, branch, self._sums, self._at, following)
+        else:
+            self.streams = merge(self.streams, branch, *self._back)
+        self._at = following
 
 
 def collapse(streams: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Hyper-connection sites of four bf16 streams on a CUDA device: two launches a site, one for the branch's return."""
+"""Hyper-connection sites of four bf16 streams on a CUDA device: one launch into a branch, one back."""
 
 from __future__ import annotations
 
@@ -14,40 +14,50 @@ if TYPE_CHECKING:
     from lockstep.kernels.hyper_connection import Site
 
 SOURCE = Path(__file__).with_name("site.cu")
-STREAMS, SLICE = 4, 256
+STREAMS, SLICE = 4, 128
 VALUES = STREAMS * (STREAMS + 2)
 
 
 def runs(streams: Tensor) -> bool:
     """True if `streams [R, h, D]` are mixed here."""
-    return streams.is_cuda and streams.dtype is torch.bfloat16 and streams.shape[1] == STREAMS and streams.shape[2] % SLICE == 0
+    fits = streams.shape[1] == STREAMS and streams.shape[2] % 256 == 0 and streams.shape[2] <= 8192
+    return streams.is_cuda and streams.dtype is torch.bfloat16 and fits
 
 
-def split(streams: Tensor, at: Site) -> tuple[Tensor, Tensor, Tensor]:
-    """See `hyper_connection.split`."""
+def begin(streams: Tensor, at: Site) -> Tensor:
+    """Sums of `streams` for a site, fp32 `[R, slices, 25]`."""
+    sums = _sums(streams)
+    group = _group(len(streams))
+    _launch(streams, "begin", -(-len(streams) // group) * sums.shape[1], SLICE, (streams, at.fn.weight, sums, len(streams), group))
+    return sums
+
+
+def mix(streams: Tensor, sums: Tensor, at: Site, weight: Tensor, eps: float) -> Tensor:
+    """Branch input through the branch's norm, `[R, D]`."""
     rows, _, hidden = streams.shape
-    kernels, slices, parts = _kernels(hidden, streams.device), STREAMS * hidden // SLICE, _parts(hidden)
-    streams = streams.contiguous()
-    sums = torch.empty(rows, slices, VALUES + 1, dtype=torch.float32, device=streams.device)
-    u, post, comb = (streams.new_empty(rows, *shape) for shape in ((hidden,), (STREAMS,), (STREAMS, STREAMS)))
-    kernels["site_sums"](rows * slices, SLICE, (streams, at.fn.weight, sums), True)
-    kernels["site_mix"](rows * parts, 256, (streams, sums, at.scale, at.base, at.eps, u, post, comb, at.sinkhorn, at.norm_eps), True)
-    return u, post, comb
-
-
-def merge(streams: Tensor, branch: Tensor, post: Tensor, comb: Tensor) -> Tensor:
-    """See `hyper_connection.merge`."""
-    rows, _, hidden = streams.shape
-    out = torch.empty_like(streams, memory_format=torch.contiguous_format)
-    given = [part.contiguous() for part in (streams, branch, post, comb)]
-    _kernels(hidden, streams.device)["merge"](rows * _parts(hidden), 256, (*given, out), True)
+    out = streams.new_empty(rows, hidden)
+    _launch(streams, "mix", rows, hidden // 8, (streams, sums, at.scale, at.base, at.eps, weight, out, at.norm_eps, eps))
     return out
 
 
-def _parts(hidden: int) -> int:
-    """Blocks of a row; as `COLUMNS` in the source."""
-    return hidden // (1024 if hidden % 1024 == 0 else 256)
+def merge(streams: Tensor, branch: Tensor, sums: Tensor, at: Site, following: Site) -> tuple[Tensor, Tensor]:
+    """Streams behind the branch of `at`, and their sums for the site that follows."""
+    rows, group = len(streams), _group(len(streams))
+    out, made = torch.empty_like(streams), _sums(streams)
+    given = (streams, branch.contiguous(), sums, at.scale, at.base, at.eps, following.fn.weight, out, made)
+    _launch(streams, "merge", -(-rows // group) * made.shape[1], SLICE, (*given, rows, group, at.sinkhorn, at.norm_eps))
+    return out, made
 
 
-def _kernels(hidden: int, device: torch.device) -> dict[str, cuda.Kernel]:
-    return cuda.load(SOURCE, {"HIDDEN": hidden}, device, {"site_sums": 0, "site_mix": 0, "merge": 0})
+def _group(rows: int) -> int:
+    """Rows of a block; no bit depends on it."""
+    return 1 if rows <= 4 else 2 if rows <= 8 else 4 if rows <= 32 else 8
+
+
+def _sums(streams: Tensor) -> Tensor:
+    return torch.empty(len(streams), streams.shape[2] // SLICE, VALUES + 1, dtype=torch.float32, device=streams.device)
+
+
+def _launch(streams: Tensor, name: str, blocks: int, threads: int, given: tuple[cuda.Argument, ...]) -> None:
+    kernels = cuda.load(SOURCE, {"HIDDEN": streams.shape[2]}, streams.device, {"begin": 0, "mix": 0, "merge": 0})
+    kernels[name](blocks, threads, given, True)

@@ -66,7 +66,6 @@ def split(streams: Tensor, at: HostSite) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def split_normed(streams: Tensor, at: HostSite, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """See `hyper_connection.split_normed`."""
     u, post, comb = _split(host.array(streams), at)
     return host.tensor(rms_norm_rows(u, weight, eps)), host.tensor(post), host.tensor(comb)
 
@@ -119,14 +118,12 @@ def sinkhorn(comb: Array, at: Steps) -> Array:
 
 
 def merge(streams: Tensor, branch: Tensor, post: Tensor, comb: Tensor) -> Tensor:
-    """See `hyper_connection.merge`."""
     mixed = np.matmul(host.array(comb).transpose(0, 2, 1), host.array(streams))
     mixed += host.array(post)[:, :, None] * host.array(branch)[:, None]
     return host.tensor(mixed)
 
 
 def collapse(streams: Tensor) -> Tensor:
-    """See `hyper_connection.collapse`."""
     total = np.add.reduce(host.array(streams), 1)
     total *= np.float32(1.0 / streams.shape[1])
     return host.tensor(total)

@@ -38,11 +38,9 @@ def sinkhorn(comb: Tensor, at: Site) -> Tensor:
 
 
 def merge(streams: Tensor, branch: Tensor, post: Tensor, comb: Tensor) -> Tensor:
-    """See `hyper_connection.merge`."""
     mixed = batched(comb.transpose(1, 2), streams)
     return mixed.addcmul_(post.unsqueeze(2), branch.unsqueeze(1))
 
 
 def collapse(streams: Tensor) -> Tensor:
-    """See `hyper_connection.collapse`."""
     return streams.mean(1, dtype=torch.float32).to(streams.dtype)

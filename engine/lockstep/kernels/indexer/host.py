@@ -7,7 +7,6 @@ from lockstep.kernels import host
 
 
 def pool_keys(source: Tensor, index: Tensor, position_bias: Tensor) -> Tensor:
-    """See `indexer.pool_keys`."""
     members = host.array(source).take(host.array(index), 0)
     width = members.shape[2] // 2
     share = members[..., width:] + host.parameter(position_bias)
@@ -29,7 +28,6 @@ def scores(query: Tensor, weight: Tensor, keys: Tensor, block: int) -> Tensor:
 
 
 def replace_keys(keys: Tensor, rows: Tensor, chosen: Tensor, pool_places: Tensor, members: int) -> None:
-    """See `indexer.replace_keys`."""
     places = host.array(pool_places).take(host.array(chosen))[:, :, None] * members + np.arange(members)
     places = places.reshape(len(places), -1)
     host.array(keys)[host.array(rows), : places.shape[1]] = places

@@ -7,7 +7,6 @@ from lockstep.kernels.linear import STEP_ROWS, batched
 
 
 def pool_keys(source: Tensor, index: Tensor, position_bias: Tensor) -> Tensor:
-    """See `indexer.pool_keys`."""
     rows, members = index.shape
     key, gate = source.index_select(0, index.view(-1)).view(rows, members, -1).chunk(2, -1)
     share = torch.softmax(gate.float() + position_bias, 1).to(source.dtype)
@@ -29,7 +28,6 @@ def scores(query: Tensor, weight: Tensor, keys: Tensor, block: int) -> Tensor:
 
 
 def replace_keys(keys: Tensor, rows: Tensor, chosen: Tensor, pool_places: Tensor, members: int) -> None:
-    """See `indexer.replace_keys`."""
     places = (pool_places[chosen].unsqueeze(-1) * members + torch.arange(members, device=keys.device)).flatten(1)
     keys[rows, : places.shape[1]] = places
 

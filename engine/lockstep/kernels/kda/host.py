@@ -22,7 +22,6 @@ _UNIT_EPS = 1e-6
 
 
 def prepare(projected: Tensor, source: Callable[[Tensor], Tensor], index: Tensor, mixer: Mixer) -> tuple[RowInputs, Tensor]:
-    """See `kda.prepare`."""
     heads, width = mixer.offset.shape
     channels = heads * width
     values = host.array(projected)
@@ -35,7 +34,6 @@ def prepare(projected: Tensor, source: Callable[[Tensor], Tensor], index: Tensor
 
 
 def inputs(mixed: Tensor, decay_input: Tensor, rate: Tensor, offset: Tensor, bound: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """See `kda.inputs`."""
     heads, width = offset.shape
     values = host.array(mixed).reshape(-1, 3, heads, width), host.array(decay_input).reshape(-1, heads, width)
     q, k, v, decay = _inputs(*values, rate, offset, bound)
@@ -52,12 +50,10 @@ def _inputs(mixed: Array, decay: Array, rate: Tensor, offset: Tensor, bound: flo
 
 
 def beta(x: Tensor) -> Tensor:
-    """See `kda.beta`."""
     return host.tensor(host.sigmoid(host.array(x))[..., None])
 
 
 def step_window(state: Tensor, base: Tensor, scratch: Tensor, rows: RowInputs, active: Rows[int], out: Tensor) -> None:
-    """See `kda.step_window`."""
     q, k, v, log_decay, beta = (host.array(values) for values in rows)
     decay = np.exp(log_decay)[..., None]
     q_row, k_row, k_column, v_row = q[:, :, None], k[:, :, None], k[..., None], v[:, :, None]

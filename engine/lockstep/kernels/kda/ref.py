@@ -13,7 +13,6 @@ _UNIT_EPS = 1e-6
 
 
 def inputs(mixed: Tensor, decay_input: Tensor, rate: Tensor, offset: Tensor, bound: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """See `kda.inputs`."""
     heads, width = offset.shape
     q, k, v = mixed.float().view(-1, 3, heads, width).unbind(1)
     log_decay = torch.sigmoid((decay_input.float().view(-1, heads, width) + offset).mul_(rate)).mul_(bound)
@@ -21,7 +20,6 @@ def inputs(mixed: Tensor, decay_input: Tensor, rate: Tensor, offset: Tensor, bou
 
 
 def beta(x: Tensor) -> Tensor:
-    """See `kda.beta`."""
     return torch.sigmoid(x).float().unsqueeze(-1)
 
 
@@ -30,7 +28,6 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def step_window(state: Tensor, base: Tensor, scratch: Tensor, rows: RowInputs, active: Rows[int], out: Tensor) -> None:
-    """See `kda.step_window`."""
     q, k, v, log_decay, beta = rows
     decay = log_decay.exp().unsqueeze(-1)
     q, k = q.unsqueeze(-1), k.unsqueeze(-1)
@@ -48,7 +45,6 @@ def step_window(state: Tensor, base: Tensor, scratch: Tensor, rows: RowInputs, a
 
 
 def prompt_tile(state: Tensor, rows: RowInputs) -> tuple[Tensor, Tensor]:
-    """See `kda.prompt_tile`."""
     q, k, v, log_decay, beta = (t.transpose(0, 1) for t in rows)  # [H, 64, d]
     count = q.shape[1]
     # exact: running sums reach -320 where one fp32 step is 3e-5; in fp64 the differences taken below are exact to fp32.

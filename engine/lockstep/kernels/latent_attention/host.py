@@ -8,7 +8,6 @@ from lockstep.kernels import fp8, host
 
 
 def attend(query: Tensor, latents: Tensor, keys: Tensor, bias: Tensor, scale: float) -> Tensor:
-    """See `latent_attention.attend`."""
     if latents.dtype is torch.float32:
         context = host.array(latents).take(host.array(keys), 0)
     else:

@@ -8,7 +8,6 @@ from lockstep.kernels.linear import batched
 
 
 def attend(query: Tensor, latents: Tensor, keys: Tensor, bias: Tensor, scale: float) -> Tensor:
-    """See `latent_attention.attend`."""
     context = fp8.read(latents, keys.view(-1), query.dtype).view(*keys.shape, -1)
     near = batched(query, context.transpose(1, 2)).float()
     share = torch.softmax(torch.add(bias, near, alpha=scale), -1)

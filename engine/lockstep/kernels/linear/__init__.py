@@ -4,8 +4,6 @@ A library may pick another summation order for another number of rows. So rows r
 do beyond that is decided by comparing bits on this machine, once per shape.
 """
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass, field
 
@@ -52,8 +50,8 @@ def pack(weight: Tensor) -> Packed:
 
 
 def pack_rows(weight: Tensor) -> Packed | RowMatrix:
-    """As `pack` for `[out, in]`; on a CUDA device in the form our own kernel reads, where the shape allows."""
-    return rows.of_plain(weight) or pack(weight)
+    """As `pack`; on a CUDA device in the form our own kernel reads, where the shape allows."""
+    return (rows.of_plain(weight) if weight.dim() == 2 else rows.of_heads(weight)) or pack(weight)
 
 
 def linear(x: Tensor, packed: Packed | RowMatrix) -> Tensor:

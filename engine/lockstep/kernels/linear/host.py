@@ -28,7 +28,6 @@ _spare = _Spare()
 
 
 def linear(x: Array, packed: Packed) -> Array:
-    """See `linear.linear`."""
     rows, inputs = x.shape
     padded, tile = packed.call(rows)
     if padded == rows:

@@ -3,34 +3,40 @@
 A row's bits depend on the row and the matrix alone, whatever the number of rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from lockstep.kernels import cuda, fp8
+from lockstep.kernels import cuda
 from lockstep.kernels.coded import CodedMatrix, Fp8Matrix, Q4Matrix
+from lockstep.kernels.tuned import Tuned
 
 SOURCE = Path(__file__).with_name("rows.cu")
 MOST_ROWS, TILE_ROWS, UNIT, STRIP = 32, 8, 64, 16
 FORMS = ("bf16", "fp8", "q4")
-# Two for each multiprocessor of the cards in mind.
-_LEAST_BLOCKS = 264
+# Of 16 outputs a block has one or two; the compiler keeps registers free for so many blocks.
+KERNEL = Tuned("linear.rows", SOURCE, {"STRIPS": (1, 2), "BLOCKS": (1, 2)})
+MOST_PARTS = 3
+# Two for each multiprocessor of the cards in mind; below the other number, warps are too few to keep memory busy.
+_LEAST_BLOCKS, _FEW_BLOCKS = 264, 200
 
 
 @dataclass(frozen=True, slots=True)
 class RowMatrix:
-    """A matrix of `inputs` by `outputs`, packed; `factors` as `form` needs them: per output fp32, or per 64 inputs fp16, or none."""
+    """A matrix of `inputs` by `outputs`, packed; `factors` as `form` needs them: per output fp32, or per 64 inputs fp16, or none.
+
+    With several `heads` each has its own inputs and as many of the outputs.
+    """
 
     form: str
     inputs: int
     outputs: int
     words: Tensor
     factors: Tensor
+    heads: int = 1
 
 
 def fits(inputs: int, outputs: int) -> bool:
@@ -66,29 +72,66 @@ def _units(values: Tensor) -> Tensor:
     return values.view(outputs // STRIP, 2, 8, inputs // UNIT, 4, 4, 2, 2)
 
 
-def macros(form: str, inputs: int, outputs: int, rows: int, card: str) -> dict[str, int]:
-    """What the source is compiled with. Only how work is laid out depends on the rows, and no bit of a row on that."""
-    tiles = -(-rows // TILE_ROWS)
-    wide = outputs % (2 * STRIP) == 0 and outputs >= 2 * STRIP * _LEAST_BLOCKS and tiles <= 2
+def macros(parts: Sequence[RowMatrix], rows: int, card: str, paired: bool = False) -> dict[str, int]:
+    """What the source is compiled with. No bit of a row depends on the number of rows, which only says how work is laid out."""
+    tiles, outputs, inputs = -(-rows // TILE_ROWS), sum(part.outputs for part in parts), parts[0].inputs
+    wide = paired or (len(parts) == 1 and outputs % (2 * STRIP) == 0 and outputs >= 2 * STRIP * _LEAST_BLOCKS and tiles <= 2)
+    # exact: shapes alone decide into how many ranges the inputs are cut.
+    few = outputs < STRIP * _FEW_BLOCKS * (1 + paired) and inputs >= 32 * UNIT
     # The compiler needs more registers for the other cards; fewer blocks leave them.
-    blocks = 2 if tiles == 1 or card == "sm_90" else 1
-    return {"K": inputs, "N": outputs, "FORM": FORMS.index(form), "TILES": tiles, "STRIPS": 1 + wide, "BLOCKS": blocks}
+    blocks = 2 if not few and (tiles == 1 or card == "sm_90") else 1
+    found = {"K": inputs, "HEADS": parts[0].heads, "FROM": inputs * parts[0].heads, "PITCH": outputs // (1 + paired), "PAIRED": int(paired)}
+    found |= {"TILES": tiles, "STRIPS": 1 + wide, "WARPS": 16 if few else 8, "BLOCKS": blocks}
+    for at in range(MOST_PARTS):
+        found |= {f"N{at}": parts[at].outputs, f"FORM{at}": FORMS.index(parts[at].form)} if at < len(parts) else {f"N{at}": 0, f"FORM{at}": 0}
+    return found
 
 
-def multiply(x: Tensor, matrix: RowMatrix, row_scales: Tensor | None = None) -> Tensor:
-    """bf16 `[R, outputs]` of 1 to 32 rows `x [R, inputs]`, bf16; for an fp8 matrix e4m3 values as fp16, times `row_scales [R]` fp32.
+def chosen(found: dict[str, int]) -> dict[str, int]:
+    """`macros` with what the launch table says of the same work."""
+    case = tuple(value for name, value in found.items() if name not in KERNEL.space)
+    return found | KERNEL.configuration(case, {name: found[name] for name in KERNEL.space})
 
-    Raises ValueError for other types or numbers of rows.
+
+def shared_bytes(found: dict[str, int]) -> int:
+    """Dynamic shared memory of a block compiled with these macros."""
+    return found["WARPS"] * TILE_ROWS * found["TILES"] * (STRIP * found["STRIPS"] + 4) * 4
+
+
+Coded = tuple[Tensor, Tensor]
+
+
+def encode(x: Tensor) -> Coded:
+    """bf16 rows `[R, inputs]` as e4m3 values in fp16 and their scales `[R]` fp32, as products with an fp8 matrix take them."""
+    codes, scales = torch.empty_like(x, dtype=torch.float16), torch.empty(len(x), dtype=torch.float32, device=x.device)
+    plain = RowMatrix("bf16", x.shape[1], STRIP, x, x)
+    cuda.load(SOURCE, macros([plain], 1, "sm_90"), x.device, {"encode": 0})["encode"](len(x), 256, (x, codes, scales), True)
+    return codes, scales
+
+
+def product(
+    x: Tensor, parts: Sequence[RowMatrix], coded: Coded | None = None, limit: float | None = None, out: Tensor | None = None
+) -> Tensor:
+    """bf16 `[R, outputs]` of 1 to 32 rows `x [R, inputs]` (`[R, heads, inputs]`), bf16, and matrices that lie side by side.
+
+    fp8 parts take `coded`, made of `x` if not given. With a `limit` the outputs are gate and up, and their clamped SwiGLU comes back,
+    `[R, outputs / 2]`. `out` is written if given. Raises ValueError for other types or numbers of rows.
     """
-    wanted = torch.float16 if matrix.form == "fp8" else torch.bfloat16
-    rows = x.shape[0]
-    if x.dtype is not wanted or not 0 < rows <= MOST_ROWS or x.shape[1] != matrix.inputs or not x.is_contiguous():
-        raise ValueError(f"{x.dtype} {tuple(x.shape)}; needed: {wanted} of 1 to {MOST_ROWS} rows of {matrix.inputs} in a row")
-    found = macros(matrix.form, matrix.inputs, matrix.outputs, rows, cuda.target(x.device))
-    kernel = cuda.load(SOURCE, found, x.device, {"rows_product": 0})["rows_product"]
-    out = torch.empty(rows, matrix.outputs, dtype=torch.bfloat16, device=x.device)
-    scales = matrix.factors if row_scales is None else row_scales
-    kernel(matrix.outputs // (STRIP * found["STRIPS"]), 256, (matrix.words, matrix.factors, x, scales, out, rows), True)
+    rows, one = x.shape[0], parts[0]
+    if x.dtype is not torch.bfloat16 or not 0 < rows <= MOST_ROWS or x.numel() != rows * one.heads * one.inputs or not x[0].is_contiguous():
+        raise ValueError(f"{x.dtype} {tuple(x.shape)}; needed: torch.bfloat16 of 1 to {MOST_ROWS} rows of {one.inputs} in a row")
+    paired = limit is not None
+    found = chosen(macros(parts, rows, cuda.target(x.device), paired) | {"FROM": x.stride(0)})
+    shared = shared_bytes(found)
+    kernel = cuda.load(SOURCE, found, x.device, {"rows_product": shared})["rows_product"]
+    if out is None:
+        out = x.new_empty(rows, found["PITCH"])
+    if coded is None:
+        coded = encode(x.contiguous()) if any(part.form == "fp8" for part in parts) else (x, x)
+    held = [*parts, *[one] * (MOST_PARTS - len(parts))]
+    given = [tensor for part in held for tensor in (part.words, part.factors)]
+    blocks = sum(part.outputs for part in parts) // (STRIP * found["STRIPS"])
+    kernel(blocks, found["WARPS"] * 32, (*given, x, *coded, out, rows, limit or 0.0), True)
     return out
 
 
@@ -109,14 +152,15 @@ def of_coded(matrices: Sequence[CodedMatrix]) -> RowMatrix | None:
     return pack_q4(codes, torch.cat([matrix.factors for matrix in matrices if isinstance(matrix, Q4Matrix)]))
 
 
-def linear(x: Tensor, matrix: RowMatrix) -> Tensor:
-    """bf16 `[R, outputs]` of any number of bf16 rows `x [R, inputs]`. Rows for an fp8 matrix take e4m3 form first, each by itself."""
-    scales = None
-    if matrix.form == "fp8":
-        codes, exponents = fp8.encode(x.float())
-        x, scales = codes.half(), torch.exp2(exponents.float())
-    parts = [
-        multiply(x[at : at + MOST_ROWS].contiguous(), matrix, None if scales is None else scales[at : at + MOST_ROWS].contiguous())
-        for at in range(0, len(x), MOST_ROWS)
-    ]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def of_heads(weight: Tensor) -> RowMatrix | None:
+    """As `of_plain` for one matrix a head, `[heads, outputs, inputs]`."""
+    heads, outputs, inputs = weight.shape
+    packed = of_plain(weight.flatten(0, 1)) if fits(inputs, outputs) else None
+    return replace(packed, heads=heads) if packed else None
+
+
+def linear(x: Tensor, *parts: RowMatrix, limit: float | None = None) -> Tensor:
+    """As `product`, of any number of rows."""
+    found = [product(x[at : at + MOST_ROWS], parts, limit=limit) for at in range(0, len(x), MOST_ROWS)]
+    made = found[0] if len(found) == 1 else torch.cat(found)
+    return made.view(len(x), parts[0].heads, -1) if x.dim() == 3 else made

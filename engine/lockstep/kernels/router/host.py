@@ -9,7 +9,6 @@ _TINY = np.float32(1e-20)
 
 
 def route(logits: Tensor, correction: Tensor, count: int, factor: float) -> tuple[Tensor, Tensor]:
-    """See `router.route`."""
     score = host.sigmoid(host.array(logits))
     order = score + host.parameter(correction)
     chosen = np.negative(order, order).argsort(1, kind="stable")[:, :count]

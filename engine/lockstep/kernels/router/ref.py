@@ -5,7 +5,6 @@ from torch import Tensor
 
 
 def route(logits: Tensor, correction: Tensor, count: int, factor: float) -> tuple[Tensor, Tensor]:
-    """See `router.route`."""
     score = torch.sigmoid(logits)
     chosen = torch.sort(score + correction, dim=1, descending=True, stable=True).indices[:, :count]
     weight = score.gather(1, chosen)
