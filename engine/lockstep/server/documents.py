@@ -12,8 +12,8 @@ Shape = type[BaseModel]
 def _shape(name: str, note: str | None = None, /, base: type[BaseModel] | None = None, is_open: bool = False, **kinds: Any) -> Shape:
     """A shape of fields that are all there, but for those in `_maybe`; of an open one others too."""
     more: dict[str, Any] = {"__doc__": note, "__base__": base, "__config__": ConfigDict(extra="allow") if is_open else None}
-    fields = {field: kind if isinstance(kind, tuple) else (kind, ...) for field, kind in kinds.items()}
-    return create_model(name, **more, **fields)
+    more |= {field: kind if isinstance(kind, tuple) else (kind, ...) for field, kind in kinds.items()}
+    return create_model(name, **more)
 
 
 def _maybe(kind: Any) -> tuple[Any, None]:
