@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
@@ -41,12 +41,12 @@ from lockstep.loop import EngineLoop
 from lockstep.model.glm import MAX_STEP_ROWS, GlmModel
 from lockstep.model.vision import VisionTower
 from lockstep.run.capacity import free_bytes, needs, pool_pages
-from lockstep.run.exchange import listen, meet, part_ways
+from lockstep.run.exchange import meet, meeting, part_ways
 from lockstep.run.kept import KeptSizes
 from lockstep.run.measure import measure_steps
 from lockstep.run.origin import origin
 from lockstep.run.placement import place_rank
-from lockstep.run.ranks import Ranks
+from lockstep.run.ranks import Ranks, orders
 from lockstep.run.runner import Runner
 from lockstep.run.settings import compare_settings, rank_settings, settings_digest
 from lockstep.run.tables import use_table
@@ -62,7 +62,6 @@ EXIT_CANNOT_LOAD, EXIT_BROKE, EXIT_RANK, EXIT_STALLED = 3, 5, 6, 7
 EXCHANGE_SLACK_S = 30.0
 GIB = 1 << 30
 LAST_WORDS_S = 2.0
-WAIT_S = 60.0
 # An engine that ends has so long to send kept states to disk, then to finish writing; the front waits longer (`channel.client`).
 PUT_AWAY_S, SETTLE_S = 8.0, 3.0
 # The name torch's own launcher gives it; libraries look for it.
@@ -196,20 +195,19 @@ def _gather_ranks(options: ServingOptions, settings: dict[str, str], words: Last
     """Start the other ranks and meet them. From here on the end of one of them is the end of all."""
     if options.ranks == 1:
         return ALONE
-    listener = listen()
-    port = listener.getsockname()[1]
+    address = meeting()
     command = [sys.executable, "-m", "lockstep", "engine", *options.to_argv()]
-    words.ranks = Ranks(command, options.ranks, Begin(port, settings), lambda cause: words.end(cause, EXIT_RANK), options.log_dir)
-    return meet(Share(0, options.ranks), port, options.device, options.step_timeout + EXCHANGE_SLACK_S, listener)
+    words.ranks = Ranks(command, options.ranks, Begin(address, settings), lambda cause: words.end(cause, EXIT_RANK), options.log_dir)
+    return meet(Share(0, options.ranks), address, options.device, options.step_timeout + EXCHANGE_SLACK_S)
 
 
 def _follow(options: ServingOptions, share: Share, channel: ChildChannel) -> None:
-    messages = _messages(channel)
+    messages = orders(channel)
     begin = next(messages)
     assert isinstance(begin, Begin)
     settings = rank_settings(options, _digest(options), __version__)
     compare_settings(share.rank, settings, begin.settings)
-    exchange = meet(share, begin.port, options.device, options.step_timeout + EXCHANGE_SLACK_S)
+    exchange = meet(share, begin.address, options.device, options.step_timeout + EXCHANGE_SLACK_S)
     loaded = load(options, lambda _stage, _fraction: None, exchange)
     channel.send(Joined(share.rank, settings_digest(settings)))
     follower = Follower(loaded.runner, share.rank, settings_digest(settings))
@@ -224,11 +222,6 @@ def _follow(options: ServingOptions, share: Share, channel: ChildChannel) -> Non
                     loaded.spill.close(SETTLE_S)
                 part_ways()
                 return
-
-
-def _messages(channel: ChildChannel) -> Iterator[object]:
-    while not channel.closed:
-        yield from channel.pending(WAIT_S)
 
 
 def _one_line(error: Exception) -> str:

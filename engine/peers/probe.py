@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lockstep.channel.client import death_cause
 from lockstep.config.share import Share
-from lockstep.run.exchange import TorchExchange, listen, meet
+from lockstep.run.exchange import TorchExchange, meet, meeting
 
 RANKS = 2
 BYTES = {"cpu": 1 << 20, "cuda": 64 << 20}
@@ -101,15 +101,13 @@ def probe(device: str, timeout_s: float, stages: Sequence[Stage] = ()) -> Verdic
     stages = stages or STAGES[device]
     context = multiprocessing.get_context("spawn")
     ranks: list[tuple[BaseProcess, Connection]] = []
-    with listen() as meeting:
-        for rank in range(RANKS):
-            ours, theirs = context.Pipe(duplex=False)
-            listener = meeting if rank == 0 else None
-            arguments = (rank, meeting.getsockname()[1], listener, device, timeout_s, tuple(stages), theirs)
-            process = context.Process(target=_rank, args=arguments, daemon=True)
-            process.start()
-            theirs.close()
-            ranks.append((process, ours))
+    address = meeting()
+    for rank in range(RANKS):
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_rank, args=(rank, address, device, timeout_s, tuple(stages), theirs), daemon=True)
+        process.start()
+        theirs.close()
+        ranks.append((process, ours))
     try:
         return _judge(ranks, stages, timeout_s)
     finally:
@@ -149,12 +147,12 @@ def _take(pipe: Connection, process: BaseProcess, rank: int, name: str, speeds: 
     return f"rank {rank}: {cause}" if cause else ""
 
 
-def _rank(rank: int, port: int, listener: object, device: str, timeout_s: float, stages: Sequence[Stage], answers: Connection) -> None:
+def _rank(rank: int, address: str, device: str, timeout_s: float, stages: Sequence[Stage], answers: Connection) -> None:
     """One rank: an answer for the meeting, then one for each stage, until one goes wrong."""
     torch.set_num_threads(1)
     try:
         # The parent's clock ends a stage; the library's own limit must not come first with a vaguer word.
-        exchange = meet(Share(rank, RANKS), port, device, timeout_s * 2, listener)  # pyright: ignore[reportArgumentType]
+        exchange = meet(Share(rank, RANKS), address, device, timeout_s * 2)
         answers.send(("", 0.0))
         for stage in stages:
             began = time.monotonic()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fixtures import engines
-from fixtures.engines import GREEDY, MODEL, SAMPLED, Answer, ask
+from fixtures.engines import GREEDY, MODEL, SAMPLED, Answer, ask, ended, gone_within, other_rank
 from lockstep.channel.child import ChildChannel
 from lockstep.channel.client import EngineClient
 from lockstep.config.serving import ServingOptions
@@ -41,22 +41,6 @@ def request(name: str, length: int, sampling: Sampling, max_tokens: int = 16) ->
     return EngineRequest(name, tuple((7 * at + 3 * length) % 90 for at in range(length)), sampling, max_tokens)
 
 
-def children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def other_rank(client: EngineClient) -> int:
-    """Process id of rank 1."""
-    assert client.pid is not None
-    (rank,) = [pid for pid in children(client.pid) if b"--rank" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    return rank
-
-
-async def ended(client: EngineClient) -> None:
-    while not client.cause:  # noqa: ASYNC110 - the client tells streams only, and an idle one has none
-        await asyncio.sleep(0.02)
-
-
 async def settled(client: EngineClient) -> Snapshot:
     """What an idle engine reports once rank 1 has told of the last step."""
     while True:
@@ -64,18 +48,6 @@ async def settled(client: EngineClient) -> Snapshot:
         if now and not now.running and len({ran.step for ran in now.ranks}) == 1:
             return now
         await asyncio.sleep(0.02)
-
-
-def gone_within(pid: int, limit_s: float) -> bool:
-    until = time.monotonic() + limit_s
-    while time.monotonic() < until:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-                return True
-        except FileNotFoundError:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 @pytest.fixture(scope="module")
@@ -187,24 +159,6 @@ def test_a_shutdown_ends_both_ranks_with_status_0():
     assert gone_within(other, 1)
 
 
-def test_ranks_listen_on_the_loopback_address_only():
-    async def scenario(client: EngineClient) -> None:
-        for pid in (client.pid, other_rank(client)):
-            addresses = listening_addresses(pid)
-            assert addresses
-            assert addresses <= {"0100007F", "00000000000000000000000001000000"}
-
-    serve(scenario)
-
-
-def listening_addresses(pid: int | None) -> set[str]:
-    """Addresses, in the kernel's hexadecimal, that a process accepts TCP connections at."""
-    tables = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
-    listening = {f"socket:[{row[9]}]": row[1].split(":")[0] for row in tables if row[3] == "0A"}
-    links = {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink()}
-    return {listening[link] for link in links & listening.keys()}
-
-
 def test_a_rank_with_other_settings_refuses_and_names_them():
     ours, theirs = socket.socketpair()
     with theirs:
@@ -212,7 +166,7 @@ def test_a_rank_with_other_settings_refuses_and_names_them():
         command = [sys.executable, "-m", "lockstep", "engine", *BASE, "--parallel", "2", *flags]
         rank = subprocess.Popen(command, pass_fds=[theirs.fileno()])
     channel = ChildChannel(ours)
-    channel.send(Begin(1, {"parallel": "3"}))
+    channel.send(Begin("tcp://127.0.0.1:1", {"parallel": "3"}))
     said = []
     while not channel.closed:
         said += channel.pending(0.1)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """First word to a rank: where the ranks meet, a port of this machine's loopback address, and the settings of rank 0 by name."""
+    """First word to a rank: where the ranks meet (`run.exchange`), and the settings of rank 0 by name."""
 
-    port: int
+    address: str
     settings: dict[str, str]
 
 

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from lockstep.config.share import Share
 
-LOOPBACK = "127.0.0.1"
-_MEET_S = 120.0
+_MEET = timedelta(minutes=2)
 
 
 class TorchExchange:
@@ -52,29 +51,21 @@ def in_rank_order(partials: Sequence[Tensor] | Tensor) -> Tensor:
     return total.to(partials[0].dtype)
 
 
-def listen() -> socket.socket:
-    """Where the ranks will meet: a free port that only this machine can reach."""
-    meeting = socket.create_server((LOOPBACK, 0))
-    meeting.set_inheritable(False)
-    return meeting
+def meeting() -> str:
+    """Where ranks meet, an init method of torch.distributed: `MASTER_ADDR` and `MASTER_PORT`, else this machine and a port free now."""
+    host, port = os.environ.get("MASTER_ADDR", "127.0.0.1"), os.environ.get("MASTER_PORT", "")
+    if not port:
+        with socket.create_server((host, 0)) as free:
+            port = free.getsockname()[1]
+    return f"tcp://{host}:{port}"
 
 
-def meet(share: Share, port: int, device: str, timeout_s: float, listener: socket.socket | None = None) -> TorchExchange:
-    """Wait for the other ranks at `port` and join them. Rank 0 hands in the `listener` of that port, which then belongs to the group.
+def meet(share: Share, address: str, device: str, timeout_s: float) -> TorchExchange:
+    """Wait for the other ranks at the `address` that rank 0 has from `meeting`, and join them.
 
     `device` is cpu or cuda; `timeout_s` bounds every later exchange. Raises RuntimeError if a rank does not come within 2 minutes.
     """
-    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-        os.environ.setdefault(name, "lo")
-    store = dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
-        LOOPBACK,
-        port,
-        share.ranks,
-        share.rank == 0,
-        timedelta(seconds=_MEET_S),
-        wait_for_workers=False,
-        master_listen_fd=listener.detach() if listener else None,
-    )
+    store, _, _ = next(iter(dist.rendezvous(address, share.rank, share.ranks, timeout=_MEET)))
     if device == "cuda":
         torch.cuda.set_device(share.rank)
     backend, limit = ("nccl" if device == "cuda" else "gloo"), timedelta(seconds=timeout_s)

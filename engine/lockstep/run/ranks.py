@@ -8,7 +8,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from lockstep.core.rank_messages import Begin, HashState, Joined, Leave, Ran, Ra
 RANK_FLAG = "--rank"
 _END_S = 3.0
 _POLL_S = 0.5
+_WAIT_S = 60.0
 
 
 class _Link:
@@ -146,3 +147,9 @@ class Ranks:
         if not self._leaving:
             self._death.put(cause)
             self._on_death(cause)
+
+
+def orders(channel: ChildChannel) -> Iterator[object]:
+    """In another rank: what rank 0 says, until it is gone."""
+    while not channel.closed:
+        yield from channel.pending(_WAIT_S)
