@@ -1,4 +1,4 @@
-"""Norms, SwiGLU and embedding against their formulas in float64, and the rounding points the description fixes."""
+"""Norms and SwiGLU against their formulas in float64, and the rounding points the description fixes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 
-from lockstep.kernels.embedding import embed
 from lockstep.kernels.rms_norm import gated_rms_norm, layer_norm, rms_norm
 from lockstep.kernels.swiglu import swiglu
 
@@ -52,8 +51,3 @@ def test_swiglu_clamps_the_gate_from_above_only() -> None:
     low, high = gate.double().clamp(max=10), up.double().clamp(-10, 10)
     assert torch.allclose(swiglu(gate, up, 10.0).double(), low * torch.sigmoid(low) * high)
     assert swiglu(torch.tensor([[-3.0]]), torch.tensor([[1.0]]), 2.0).item() == pytest.approx(-3.0 / (1.0 + math.exp(3.0)), rel=1e-6)
-
-
-def test_embedding_is_a_plain_gather() -> None:
-    table = torch.randn(10, 8)
-    assert torch.equal(embed(table, torch.tensor([3, 3, 0])), table[[3, 3, 0]])

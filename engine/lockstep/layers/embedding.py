@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from lockstep.config.model import TextConfig
-from lockstep.kernels.embedding import embed
 from lockstep.kernels.linear import MAX_STEP_ROWS
 from lockstep.layers.linear import Linear
 from lockstep.layers.params import Params
@@ -18,7 +17,7 @@ class Embedding:
 
     def __call__(self, ids: Tensor) -> Tensor:
         """Rows `[R, D]`."""
-        return embed(self.table, ids)
+        return self.table.index_select(0, ids)
 
 
 class Head:

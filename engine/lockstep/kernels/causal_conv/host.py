@@ -8,7 +8,6 @@ from lockstep.kernels.host import Array
 
 
 def causal_conv(source: Tensor, index: Tensor, taps: Tensor) -> Tensor:
-    """See `causal_conv.causal_conv`."""
     return host.tensor(convolve(host.array(source), host.array(index), host.parameter(taps)))
 
 

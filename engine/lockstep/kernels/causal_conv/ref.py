@@ -5,7 +5,6 @@ from torch import Tensor
 
 
 def causal_conv(source: Tensor, index: Tensor, taps: Tensor) -> Tensor:
-    """See `causal_conv.causal_conv`."""
     rows, width = index.shape
     inputs = source.index_select(0, index.view(-1)).view(rows, width, -1).float()
     return torch.nn.functional.silu((inputs * taps).sum(1)).to(source.dtype)

@@ -36,7 +36,6 @@ class Scales:
 
 
 def exl3(x: Tensor, chosen: Tensor, weights: Tensor, experts: Exl3Experts, scales: Scales, limit: float) -> Tensor:
-    """See `experts.apply`."""
     rows, slots = chosen.shape
     listed: list[int] = host.array(chosen).ravel().tolist()
     pairs = [pair for pair, expert in enumerate(listed) if expert >= 0]

@@ -10,7 +10,6 @@ _LOW, _HIGH, _BIAS, _MANTISSA_BITS = -126, 127, 127, 23
 
 
 def encode(x: Tensor) -> tuple[Tensor, Tensor]:
-    """See `fp8.encode`."""
     x = x.float()
     largest = x.abs().amax(-1, keepdim=True)
     mantissa, exponent = torch.frexp(largest)
@@ -21,7 +20,6 @@ def encode(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def decode(codes: Tensor, exponents: Tensor, dtype: torch.dtype) -> Tensor:
-    """See `fp8.decode`."""
     return (codes.float() * _power(exponents.int().unsqueeze(-1))).to(dtype)
 
 

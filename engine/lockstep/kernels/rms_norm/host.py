@@ -9,7 +9,6 @@ from lockstep.kernels.host import Array
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """See `rms_norm.rms_norm`."""
     return host.tensor(rms_norm_rows(host.array(x), weight, eps))
 
 
@@ -21,7 +20,6 @@ def rms_norm_rows(values: Array, weight: Tensor, eps: float) -> Array:
 
 
 def gated_rms_norm(x: Tensor, weight: Tensor, gate: Tensor, eps: float) -> Tensor:
-    """See `rms_norm.gated_rms_norm`."""
     out = host.unit(host.array(x), eps, 1.0 / x.shape[-1])
     out *= host.parameter(weight)
     out *= host.sigmoid(host.array(gate))
@@ -29,7 +27,6 @@ def gated_rms_norm(x: Tensor, weight: Tensor, gate: Tensor, eps: float) -> Tenso
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """See `rms_norm.layer_norm`."""
     values = host.array(x)
     centred = values - np.add.reduce(values, -1, keepdims=True) / np.float32(values.shape[-1])
     out = centred * host.inverse_length(centred, eps, 1.0 / values.shape[-1])

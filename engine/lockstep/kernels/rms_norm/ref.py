@@ -5,21 +5,17 @@ from torch import Tensor
 
 
 def inverse_rms(x: Tensor, eps: float) -> Tensor:
-    """See `rms_norm.inverse_rms`."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     return length.square_().mul_(1.0 / x.shape[-1]).add_(eps).rsqrt_()
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """See `rms_norm.rms_norm`."""
     return (x * inverse_rms(x, eps)).to(x.dtype).mul_(weight)
 
 
 def gated_rms_norm(x: Tensor, weight: Tensor, gate: Tensor, eps: float) -> Tensor:
-    """See `rms_norm.gated_rms_norm`."""
     return (x * inverse_rms(x, eps)).mul_(weight).mul_(torch.sigmoid(gate.float())).to(gate.dtype)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """See `rms_norm.layer_norm`."""
     return torch.layer_norm(x, (x.shape[-1],), weight, bias, eps)

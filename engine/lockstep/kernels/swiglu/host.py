@@ -11,17 +11,14 @@ from lockstep.kernels.linear.host import linear
 
 
 def swiglu(gate: Tensor, up: Tensor, limit: float) -> Tensor:
-    """See `swiglu.swiglu`."""
     return torch.from_numpy(swiglu_rows(host.array(gate), host.array(up), limit))
 
 
 def swiglu_pair(both: Tensor, limit: float) -> Tensor:
-    """See `swiglu.swiglu_pair`."""
     return torch.from_numpy(_pair(host.array(both), limit))
 
 
 def swiglu_between(x: Tensor, gate_up: Packed, down: Packed, limit: float) -> Tensor:
-    """See `swiglu.swiglu_between`."""
     return host.tensor(linear(_pair(linear(host.array(x), gate_up), limit), down))
 
 
