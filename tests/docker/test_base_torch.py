@@ -38,10 +38,3 @@ def test_the_engine_runs_on_the_pytorch_of_its_base(live: House, base: str) -> N
     assert seen["torch"].startswith("/usr/local/lib/python3")
     assert seen["numpy"].startswith("/opt/engine/")
     assert seen["user"] == 1
-
-
-def test_a_base_without_pytorch_gets_that_of_the_list(live: House) -> None:
-    live.must("restart", TORCH="base", IMAGE="other")
-    assert "torch" in {path.name.partition("-")[0] for path in wheels(live)[-1].iterdir()}
-    assert live.inspect()["Config"]["Image"].startswith("other:")
-    assert json.loads(live.inside(LOOK))["torch"].startswith("/opt/engine/")

@@ -235,7 +235,7 @@ def drop_images(label: str, keep: Collection[str], other: str) -> list[str]:
     from docker.errors import APIError
 
     removed = []
-    with _engine() as engine:
+    with _engine(BUILD_S) as engine:
         for image in engine.images.list(filters={"label": [label, other]}):
             if image.labels[label] not in keep:
                 with contextlib.suppress(APIError):

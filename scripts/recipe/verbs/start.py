@@ -202,7 +202,11 @@ def _serve(job: Job, old: Record | None) -> int:
         _put_away(job)
         raise
     _replace(job, preparation.devices.with_table(preparation.launch), old, first=5, total=STEPS)
-    preparation.image.drop_others({one.build for one in records.lived(job.places.state_dir)})
+    try:
+        preparation.image.drop_others({one.build for one in records.lived(job.places.state_dir)})
+    except (Failure, OSError) as fault:
+        # The server is live all the same.
+        job.ui.line(f"  older builds stay for now: {fault}")
     return 0
 
 
