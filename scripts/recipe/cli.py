@@ -1,7 +1,5 @@
 """Command line of the host side: one verb, settings, then the verb's own module. Turns failures into texts and exit statuses."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """Registry of codes: what each means, what to do, and the exit status of its family. `docs/codes.md` is generated from it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 # Exit statuses by family. 130 is what shells report for Ctrl-C; 143 for SIGTERM.

@@ -3,8 +3,6 @@
 An empty value counts as not given, wherever it stands, so an exported empty variable never hides what a file says.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass

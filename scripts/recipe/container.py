@@ -1,7 +1,5 @@
 """The container as data: every flag once, as the docker command takes it and as the SDK does. Runs nothing."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Renders the files that say what the registries say: docs/settings.md, docs/codes.md, .env.example, scripts/config.sh."""
 
-from __future__ import annotations
-
 import shlex
 import textwrap
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ One `KEY=value` a line, `export ` allowed before it. A value in matching quotes 
 at a blank followed by `#`. There are no escapes, no `$`, no continuation lines. The first of two equal keys counts.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """A Python environment made once from a hash-locked list and shared by every build that uses the same list."""
 
-from __future__ import annotations
-
 import os
 import platform
 import site

@@ -1,7 +1,5 @@
 """Small files written so that a reader, or the next run after a crash, sees the whole of them or nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

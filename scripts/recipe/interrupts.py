@@ -1,7 +1,5 @@
 """Signals as exceptions, and a place where they wait: clearing up is not interrupted again."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What one invocation works with: settings, places, the run folder, and how commands are carried out. Decides no order of things."""
 
-from __future__ import annotations
-
 import shlex
 import time
 from collections.abc import Mapping, Sequence

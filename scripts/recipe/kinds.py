@@ -1,7 +1,5 @@
 """Kinds of setting values: each reads one text, or says what it needed. Knows no setting by name."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 import shlex

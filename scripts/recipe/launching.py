@@ -1,7 +1,5 @@
 """Makes the launch of a server from settings: its argument list, environment and container options, all as data."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence

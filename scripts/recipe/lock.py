@@ -1,7 +1,5 @@
 """The one lock of the host side: start, restart, stop and prepare never overlap on one STATE_DIR."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

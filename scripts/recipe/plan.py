@@ -1,7 +1,5 @@
 """What a start consists of: steps made of actions. A dry run prints the very actions that a run executes."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What is started, and the record of what runs: plain data in STATE_DIR that outlives this program and a crash of it."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Run folders and their archives in LOG_DIR: one folder a run while it lives, one private archive after it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

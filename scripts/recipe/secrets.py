@@ -1,7 +1,5 @@
 """What must never be told: the hub token and API keys. Reads and makes their files, and takes their values out of texts."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import stat

@@ -1,7 +1,5 @@
 """The life of one server: found, started, ended, recovered after a crash. Knows records and runtimes, no steps and no settings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

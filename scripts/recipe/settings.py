@@ -1,7 +1,5 @@
 """Registry of the recipe's settings: name, default of each profile, what is allowed, what it means. Reads nothing; `config.py` does."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

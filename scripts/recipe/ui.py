@@ -1,7 +1,5 @@
 """The only module that prints. Plain text for pipes and dumb terminals, colours on a terminal; knows codes, no steps."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

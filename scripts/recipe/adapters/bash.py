@@ -1,7 +1,5 @@
 """Evaluates the user's trusted `scripts/local.sh` in a clean Bash. Knows no setting by name."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Talks to the Docker Engine: through its SDK, and before that is installed through the engine's socket. Knows no setting."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import grp

@@ -1,7 +1,5 @@
 """Gathers the facts that checks ask for. Decides nothing."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import platform

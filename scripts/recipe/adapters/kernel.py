@@ -1,7 +1,5 @@
 """Reads the Linux kernel's tables: processes by identity, owners of ports, filesystems. Starts nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pwd

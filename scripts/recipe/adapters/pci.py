@@ -1,7 +1,5 @@
 """What the kernel tells of the way between PCI devices: translation of addresses (IOMMU) and detours by access control (ACS)."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs external commands and starts the server process. Knows nothing of what they do."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

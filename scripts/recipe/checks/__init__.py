@@ -1,7 +1,5 @@
 """The checks: one question a file, `check(facts, need) -> Finding`. Facts are gathered elsewhere, texts of remedies stand in `codes.py`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from failure import Failure

@@ -1,7 +1,5 @@
 """Who can reach the API, who needs a key for it, and does anybody else see the key?"""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Iterator
 from dataclasses import dataclass

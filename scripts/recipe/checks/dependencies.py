@@ -1,7 +1,5 @@
 """Are the tools there that this profile and runtime use?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from recipe.checks import Finding

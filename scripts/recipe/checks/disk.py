@@ -1,7 +1,5 @@
 """Is there space for what is missing, on each filesystem?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Does a Docker engine answer this user?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from recipe.checks import Finding

@@ -1,7 +1,5 @@
 """Are the GPUs there that are asked for, of the kind this was measured on, free, cool and well connected?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

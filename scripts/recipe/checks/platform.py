@@ -1,7 +1,5 @@
 """Is this a host the recipe runs on?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from recipe.checks import Finding

@@ -1,7 +1,5 @@
 """Can the server listen where it should?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from recipe.checks import Finding

@@ -1,7 +1,5 @@
 """Can this Python make environments with pip in them?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from recipe.checks import Finding

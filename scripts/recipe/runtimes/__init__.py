@@ -1,7 +1,5 @@
 """Where a server runs. Each runtime starts one, tells whether it lives, and ends it without leaving anything behind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol

@@ -1,7 +1,5 @@
 """The server as a Docker container. Its flags are data, made by `container.py`; this module only carries them out."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import stat

@@ -1,7 +1,5 @@
 """The server as a process of this host, in a session of its own. Finds every process of a run by a mark in its environment."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import signal

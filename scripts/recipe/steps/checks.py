@@ -1,7 +1,5 @@
 """Step 1: is this host fit, and has the host side its own tools? Every finding is told; the first failure ends the start."""
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

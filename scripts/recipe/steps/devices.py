@@ -1,7 +1,5 @@
 """Step 4: do the GPUs get each other's bytes, and are there launch tables for them? The CPU needs neither."""
 
-from __future__ import annotations
-
 import functools
 import json
 import time

@@ -1,7 +1,5 @@
 """Step 2: build the engine from the pinned tree and the patch series, as an environment of this host or as a container image."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Step 5: start the server; with a restart, the old one gives way only now, when everything else is prepared."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from recipe import runtimes, server

@@ -1,7 +1,5 @@
 """Step 6: wait until the server is ready, ask it something, say that it is live."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Step 3: the checkpoint and the drafter, at pinned revisions or as this repository ships them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

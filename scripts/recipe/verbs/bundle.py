@@ -1,7 +1,5 @@
 """support-bundle: everything that helps others to help, in one private archive without secrets. Sends nothing anywhere."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """status, config and logs: look, change nothing, take no lock."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from failure import Failure

@@ -1,7 +1,5 @@
 """patches: shows and changes the patch series. Knows where its work tree lies, nothing else of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from patchwork import cli

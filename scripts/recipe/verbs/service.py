@@ -1,7 +1,5 @@
 """install-service and watch: units for systemd that serve after a boot, and a watchdog that serves again what has died. Starts no unit."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """start, restart and prepare: the six steps, re-attaching to what runs, and the way back when a new server fails."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Callable, Sequence

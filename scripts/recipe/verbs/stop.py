@@ -1,7 +1,5 @@
 """stop: let the server finish, end it, pack its logs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from recipe import lock, server

@@ -1,7 +1,5 @@
 """uninstall: removes what this installation made, after saying what and how large. Touches nothing that others put there."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Sequence

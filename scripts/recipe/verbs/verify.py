@@ -1,7 +1,5 @@
 """verify: measures the running server, or another one, against bundled expectations. Knows which suites there are, none of their checks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from failure import Failure
