@@ -153,7 +153,7 @@ class ChatTemplate:
 
     def _ids(self, pieces: list[str], limit: int | None, owner: str) -> tuple[tuple[int, ...], list[tuple[str, int]]]:
         """Ids, and where each of the template's own tokens stands among them."""
-        texts = [piece.replace(_BREAK, "").replace(_LITERAL, _MARK) for piece in pieces[0::2]]
+        texts = [piece.replace(_BREAK, "").replace(_LITERAL, _MARK) if _MARK in piece else piece for piece in pieces[0::2]]
         plain = self._memo.encode_many(texts, limit, owner)
         ids, starts = list(plain[0]), list[tuple[str, int]]()
         for spelling, piece in zip(pieces[1::2], plain[1:], strict=True):
