@@ -20,6 +20,7 @@ PACKAGE_LINES = {
     Path("engine/lockstep"): 15_000,
     Path("engine/checkpoints"): 900,
     Path("engine/peers"): 200,
+    Path("engine/pixels"): 320,
     Path("engine/tuning"): 500,
     Path("scripts/recipe"): 5_000,
     Path("scripts/verify"): 1_000,

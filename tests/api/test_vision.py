@@ -158,7 +158,7 @@ def test_without_vision_a_users_picture_is_refused_and_a_tools_becomes_a_note(se
     assert "seen: [a picture that this server cannot show" in TOKENIZER.decode(ids)
     assert IMAGE not in ids
     children = psutil.Process(front.process.pid).children(recursive=True)
-    assert not [child for child in children if "lockstep.media.worker" in child.cmdline()]
+    assert not [child for child in children if "pixels" in child.cmdline()]
 
 
 def test_pictures_in_tool_results_stand_there(seeing: Front) -> None:
@@ -202,7 +202,7 @@ def test_a_picture_gives_the_same_bits_alone_cached_and_streamed_and_another_pic
 
 def decoders(front: Front) -> set[int]:
     children = psutil.Process(front.process.pid).children(recursive=True)
-    return {child.pid for child in children if "lockstep.media.worker" in child.cmdline()}
+    return {child.pid for child in children if "pixels" in child.cmdline()}
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -222,7 +222,7 @@ def test_workers_end_with_the_server(tmp_path_factory: pytest.TempPathFactory) -
     front.wait_for("/health/ready", 200)
     assert front.http.post(CHAT, json=body(part(drawn("circle", "red")))).status_code == 200
     children = psutil.Process(front.process.pid).children(recursive=True)
-    assert any("lockstep.media.worker" in child.cmdline() for child in children)
+    assert any("pixels" in child.cmdline() for child in children)
     assert front.stop() == 0
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive

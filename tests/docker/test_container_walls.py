@@ -143,7 +143,7 @@ def test_it_does_not_come_back_by_itself_and_its_log_is_bounded(live: House) -> 
 
 
 def test_the_media_worker_can_still_lock_itself_in(live: House) -> None:
-    told = live.inside("import os; from lockstep.media.sandbox import enter; os.write(1, enter(1 << 32, 60).encode()); os._exit(0)")
+    told = live.inside("import os; from pixels.sandbox import enter; os.write(1, enter(1 << 32, 60).encode()); os._exit(0)")
     assert {"seccomp", "rlimits"} <= set(told.split(", "))
 
 

@@ -17,8 +17,8 @@ from PIL import Image
 
 from lockstep.config.model import read_model_config
 from lockstep.config.processor import read_processor_config
-from lockstep.media.canvas import canvas, sampled_frames
-from lockstep.media.worker import _picture
+from pixels.__main__ import _picture
+from pixels.canvas import canvas, sampled_frames
 
 pytest.importorskip("transformers")
 from transformers.models.glm5_next.image_processing_pil_glm5_next import Glm5NextImageProcessorPil

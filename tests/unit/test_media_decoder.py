@@ -179,7 +179,7 @@ def test_base64_is_read_with_white_space_and_without_padding_but_not_with_garbag
 
 LOCKED = """
 import os, socket, sys
-from lockstep.media.sandbox import enter
+from pixels.sandbox import enter
 level = enter(1 << 30, 5)
 held = []
 for name, act in {

@@ -135,7 +135,7 @@ class MediaDecoder:
 
 
 class _Worker:
-    """One process of `media.worker`, locked in and waiting for its only order."""
+    """One process of `pixels`, locked in and waiting for its only order."""
 
     def __init__(self, process: asyncio.subprocess.Process, level: str) -> None:
         self._process, self.level = process, level
@@ -143,7 +143,7 @@ class _Worker:
     @classmethod
     async def start(cls, kind: str) -> _Worker:
         """Raises WorkerFault if it does not come up."""
-        command = [sys.executable, "-P", "-m", "lockstep.media.worker", kind]
+        command = [sys.executable, "-P", "-m", "pixels", kind]
         environment = {"PYTHONPATH": str(Path(lockstep.__file__).parents[1])}
         environment |= {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
         pipe, quiet = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL

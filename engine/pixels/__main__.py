@@ -1,4 +1,4 @@
-"""A process that decodes one file and ends: `python -m lockstep.media.worker picture|clip`. The only importer of Pillow and PyAV.
+"""A process that decodes one file and ends: `python -m pixels picture|clip`. The only importer of Pillow and PyAV.
 
 It locks itself in before it reads a byte. In: an order, then the file. Out: the level of the lock, then a head and raw pixels, or an error.
 Every head is JSON behind 4 bytes of length.
@@ -14,9 +14,9 @@ from typing import Any
 
 from PIL import GifImagePlugin, Image, ImageOps, JpegImagePlugin, MpoImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin
 
-from lockstep.media.canvas import Canvas, canvas, sampled_frames
 from lockstep.media.limits import LIMITS
-from lockstep.media.sandbox import enter
+from pixels.canvas import Canvas, canvas, sampled_frames
+from pixels.sandbox import enter
 
 # These would load on first use, which comes after the lock.
 _LOADED = (GifImagePlugin, JpegImagePlugin, MpoImagePlugin, PngImagePlugin, TiffImagePlugin, WebPImagePlugin)
