@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
 # Builds and fetches everything that start.sh needs; serves nothing.
-set -euo pipefail
-root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+set -eu
+root=$(dirname -- "$(dirname -- "$(readlink -f -- "$0")")")
 exec bash "$root/scripts/recipe.sh" prepare "$@"

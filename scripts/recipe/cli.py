@@ -1,8 +1,8 @@
 """Command line of the host side: one verb, settings, then the verb's own module. Turns failures into texts and exit statuses."""
 
+import errno
 import importlib
 import os
-import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from failure import Failure
 from recipe import config, interrupts
+from recipe.adapters import kernel
 from recipe.codes import CODES
 from recipe.environment import Environment
 from recipe.interrupts import Interrupted
@@ -18,6 +19,7 @@ from recipe.ui import Ui
 
 ROOT = Path(__file__).resolve().parents[2]
 SIGNAL_BASE = 128
+FULL = (errno.ENOSPC, errno.EDQUOT)
 Run = Callable[[Job, Sequence[str]], int]
 
 
@@ -96,13 +98,20 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] | None = None,
     except Interrupted as stop:
         ui.failure(Failure("E_INTERRUPTED", found=str(stop), needed="time to finish"))
         return SIGNAL_BASE + stop.number
-    except BrokenPipeError:
-        # The reader of a pipe has gone (`| head`): nothing can be told, and Python's own flush at exit must not try.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return SIGNAL_BASE + 13
     except Exception as error:
-        ui.failure(Failure("E_INTERNAL", found=_place_of(error), needed="no fault of this program"))
-        return CODES["E_INTERNAL"].status
+        failure = _explained(error)
+        ui.failure(failure)
+        return CODES[failure.code].status
+
+
+def _explained(error: Exception) -> Failure:
+    """What the host is to blame for has a code of its own."""
+    if isinstance(error, OSError) and error.errno in FULL:
+        return Failure("E_DISK", found=f"{error.filename or _place_of(error)}: {error.strerror}", needed="some space there")
+    if isinstance(error, PermissionError) and error.filename:
+        needed, remedy = f"a file that {kernel.user()} may use", "call as its owner, or let that one give it to you: chown -R"
+        return Failure("E_CONFIG", found=f"{error.filename}: {error.strerror}", needed=needed, remedy=remedy)
+    return Failure("E_INTERNAL", found=_place_of(error), needed="no fault of this program")
 
 
 def _place_of(error: Exception) -> str:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from failure import Failure
 from recipe import dotenv
-from recipe.adapters import bash
+from recipe.adapters import bash, kernel
 from recipe.kinds import Value
 from recipe.settings import DEFAULT_PROFILE, PROFILES, SETTINGS, WITHOUT_EFFECT
 
 ENVIRONMENT, LOCAL_SH, ENV_FILE = "environment", "scripts/local.sh", ".env"
-LOOK_ALIKE = 0.75
+LOOK_ALIKE, VERY_ALIKE = 0.75, 0.85
 HIDDEN = "(set, not shown)"
 
 
@@ -157,6 +157,12 @@ def _look_alike(name: str) -> str | None:
     return close[0] if close else None
 
 
+def look_alikes(environment: Mapping[str, str]) -> list[str]:
+    """What is said of variables that may have been meant as a setting; most of an environment is none of this program's."""
+    others = [name for name in environment if name.isupper() and name not in NAMES]
+    return [f"{ENVIRONMENT}: {_unknown(name)}" for name in others if difflib.get_close_matches(name, SETTINGS, n=1, cutoff=VERY_ALIKE)]
+
+
 def _unknown(name: str) -> str:
     close = _look_alike(name)
     return f"{name} is no setting" + (f"; {close} is" if close else "") + ": ignored"
@@ -167,12 +173,16 @@ def _choose(given: Mapping[str, Given], root: Path, environment: Mapping[str, st
     profile = given["PROFILE"].text if "PROFILE" in given else DEFAULT_PROFILE
     if profile not in PROFILES:
         _refuse([_complaint("PROFILE", given["PROFILE"])])
-    home = environment.get("HOME") or "/nonexistent"
+    home = environment.get("HOME", "")
+    home = home if home.startswith("/") else kernel.home()
     cache = environment.get("XDG_CACHE_HOME", "")
     places = {"root": str(root), "home": home, "cache": cache if cache.startswith("/") else f"{home}/.cache"}
     chosen: dict[str, Chosen] = {}
     for name, setting in SETTINGS.items():
         one = given.get(name) or Given(_filled(setting.default(profile), places), f"default ({profile})")
+        if name not in given and "{" in one.text:
+            # Below a place that is refused.
+            continue
         try:
             value = setting.kind.read(one.text) if one.text or name in given else ""
         except ValueError:

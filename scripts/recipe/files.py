@@ -34,9 +34,11 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a file; None where the file is missing or holds no JSON object."""
+    """The object in a file; None where the file is missing or holds no JSON object. Raises PermissionError: it may hold one."""
     try:
         value = json.loads(path.read_bytes())
+    except PermissionError:
+        raise
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None

@@ -69,7 +69,7 @@ def archive(folder: Path, keep: int, hidden: Sequence[str] = ()) -> Path | None:
             current.unlink()
     except OSError as error:
         raise _failure(folder, error) from error
-    _drop_old(folder.parent, keep)
+    _drop_old(folder.parent, keep, target)
     return target if target.exists() else None
 
 
@@ -104,9 +104,10 @@ def add(tar: tarfile.TarFile, path: Path, name: str, hidden: Sequence[str]) -> N
         tar.addfile(facts, clean)
 
 
-def _drop_old(log_dir: Path, keep: int) -> None:
+def _drop_old(log_dir: Path, keep: int, newest: Path) -> None:
+    """`newest` is that, whatever a clock that was put back says."""
     archives = [path for path in log_dir.glob("glm53-*.tar.gz") if NAME.fullmatch(path.name.removesuffix(".tar.gz"))]
-    for old in sorted(archives, key=lambda path: (path.stat().st_mtime, path.name), reverse=True)[keep:]:
+    for old in sorted(archives, key=lambda path: (path == newest, path.stat().st_mtime, path.name), reverse=True)[keep:]:
         with contextlib.suppress(FileNotFoundError):
             old.unlink()
 

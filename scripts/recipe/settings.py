@@ -282,9 +282,12 @@ _setting("ENGINE_COMMIT", 6, "", optional(_COMMIT), "commit of ENGINE_REPO to bu
 _setting(
     "BASE_IMAGE",
     6,
-    "nvcr.io/nvidia/pytorch@sha256:2140e699b3beaf7f96a0081fd9c9406bc3832b435cdb60dfa2d261f7d2f34a1c",
+    (
+        "nvcr.io/nvidia/pytorch@sha256:2140e699b3beaf7f96a0081fd9c9406bc3832b435cdb60dfa2d261f7d2f34a1c",
+        "python@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b",
+    ),
     _PINNED_IMAGE,
-    "image the engine's image is built on; brings Python with pip and, for GPUs, the CUDA compiler (RUNTIME=docker)",
+    "image the engine's image is built on; brings Python with pip and, for GPUs, PyTorch (RUNTIME=docker)",
 )
 _setting(
     "TORCH",

@@ -1,6 +1,8 @@
 """The only module that prints. Plain text for pipes and dumb terminals, colours on a terminal; knows codes, no steps."""
 
+import io
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -12,18 +14,24 @@ from recipe.codes import CODES
 PROGRESS_EVERY_S = 10.0
 
 
+def _stream(stream: TextIO | None) -> TextIO:
+    """A stream that takes every character, though a locale may not know it; one that was closed takes all and shows none."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
+    return stream or io.StringIO()
+
+
 class Ui:
     """Lines of `I_` go to standard output, `W_` and `E_` to standard error."""
 
     def __init__(self, environment: Mapping[str, str], *, out: TextIO | None = None, err: TextIO | None = None) -> None:
-        self._out = out or sys.stdout
-        self._err = err or sys.stderr
+        self._out, self._err = out or _stream(sys.stdout), err or _stream(sys.stderr)
         self.has_colour = self._out.isatty() and not environment.get("NO_COLOR") and environment.get("TERM", "dumb") != "dumb"
         self._consoles: dict[int, Any] = {}
         self._last_progress_s = 0.0
         self._status: Any = None
         self.is_json = False
-        self.moves = True
+        self.moves = self.is_heard = True
 
     def use_json(self) -> None:
         """One JSON object a line on standard output from now on: codes with their facts, other lines as text."""
@@ -66,10 +74,15 @@ class Ui:
             return
         stream = self._err if to_err else self._out
         console = self._console(stream)
-        if console is None:
-            print(text, file=stream, flush=True)
-        else:
-            console.print(text, style=style, markup=False, soft_wrap=True)
+        try:
+            if console is None:
+                print(text, file=stream, flush=True)
+            else:
+                console.print(text, style=style, markup=False, soft_wrap=True)
+        except OSError:
+            # Nobody reads any more (`| head`), or a disk is full: a server must not be lost for that, so the work goes on in silence.
+            self.is_heard = False
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
     def line(self, text: str = "") -> None:
         self._write(text)

@@ -20,7 +20,7 @@ from recipe.ui import Ui
 @pytest.mark.parametrize(
     ("torch", "in_base", "is_of_base"),
     [
-        ("base", "2.13.0a0+145a3a7bda.nv26.02", True),
+        ("base", "2.13.0a0+9186a08b2c.nv26.7.59513937", True),
         ("base", "3.0.0", True),
         ("base", "2.9.1", False),
         ("base", "", False),

@@ -7,7 +7,6 @@ import hashlib
 import http.client
 import json
 import os
-import pwd
 import socket
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recipe.adapters import kernel
 from recipe.checks.docker import Daemon
 
 DEFAULT = "unix:///var/run/docker.sock"
@@ -62,7 +62,7 @@ def daemon(environment: Mapping[str, str]) -> Daemon:
     """What answers at the engine's place, or why nothing does. An engine on another machine is asked through the SDK only."""
     place = endpoint(environment)
     if not place.startswith("unix://"):
-        return Daemon(place, version="of another machine")
+        return _far(place)
     path = place.removeprefix("unix://")
     try:
         status, body = _answer(path, "GET", "/info")
@@ -75,6 +75,16 @@ def daemon(environment: Mapping[str, str]) -> Daemon:
     except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
         is_missing, is_deaf = isinstance(error, FileNotFoundError), isinstance(error, ConnectionRefusedError)
         return Daemon(place, str(error) or type(error).__name__, is_down=is_missing or is_deaf)
+
+
+def _far(place: str) -> Daemon:
+    try:
+        with _engine() as engine:
+            told = engine.info()
+        return Daemon(place, version=str(told["ServerVersion"]), storage=str(told["DockerRootDir"]))
+    except DockerFault as fault:
+        is_unknown = isinstance(fault.__cause__, ImportError)
+        return Daemon(place, str(fault), version="not asked before the SDK is installed" if is_unknown else "")
 
 
 def gpu_problem(environment: Mapping[str, str], ids: Sequence[str]) -> str:
@@ -134,14 +144,17 @@ def _answer(path: str, verb: str, what: str, body: bytes | None = None, kind: st
 
 def _denied(place: str, path: Path) -> Daemon:
     """The rights on the socket, and whether this user, or only this session, lacks its group."""
-    user = pwd.getpwuid(os.geteuid()).pw_name
+    user = kernel.user()
     try:
         facts = path.stat()
     except PermissionError:
         return Daemon(place, "a folder above the socket is closed to this user", user=user)
     if not facts.st_mode & stat.S_IWGRP:
         return Daemon(place, f"the socket's mode is {stat.filemode(facts.st_mode)}", user=user)
-    group = grp.getgrgid(facts.st_gid)
+    try:
+        group = grp.getgrgid(facts.st_gid)
+    except KeyError:
+        return Daemon(place, f"the socket belongs to group {facts.st_gid}, which has no name here", user=user)
     return Daemon(place, "permission denied", user=user, group=group.gr_name, is_member=user in group.gr_mem)
 
 

@@ -13,7 +13,6 @@ import glob
 import hashlib
 import importlib
 import os
-import pwd
 import shutil
 import sys
 import threading
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from recipe import files
+from recipe.adapters import kernel
 
 MANIFEST, MARKER, PARTS = ".recipe-manifest.json", ".recipe.json", ".recipe-parts"
 WORKERS = 6
@@ -104,7 +104,7 @@ def _complete(repository: str, revision: str, folder: Path, stall_s: float) -> s
     """Why it is not complete; empty where it is. Raises what the hub's client raises at the last try, or where trying again is no use."""
     closed = next(_closed(folder), None)
     if closed is not None:
-        owner, own = (pwd.getpwuid(number).pw_name for number in (closed.stat().st_uid, os.geteuid()))
+        owner, own = kernel.user(closed.stat().st_uid), kernel.user()
         return f"{closed} belongs to {owner} and {own} may not write there: sudo chown -R {own} {closed} gives it back"
     facts = manifest(folder, revision)
     is_offline = os.environ.get("HF_HUB_OFFLINE") == "1"
@@ -298,7 +298,7 @@ def _status(error: Exception) -> int:
 
 def _explained(error: Exception) -> str:
     if isinstance(error, PermissionError):
-        return f"{error.filename} may not be looked at by {pwd.getpwuid(os.geteuid()).pw_name}"
+        return f"{error.filename} may not be looked at by {kernel.user()}"
     status = _status(error)
     why = REFUSALS.get(status) or ("the hub asks to come later" if status == 429 else "the hub or the way to it failed")
     return f"{why}{f' (status {status})' if status else ''}: {' '.join(str(error).split()) or type(error).__name__}"

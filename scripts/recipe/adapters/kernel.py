@@ -101,10 +101,37 @@ def command_name(pid: int) -> str:
 def described(pid: int) -> str:
     """Name, number and user of a process."""
     try:
-        user = pwd.getpwuid((PROC / str(pid)).stat().st_uid).pw_name
-    except (OSError, KeyError):
-        user = "a user not known here"
-    return f"{command_name(pid)} (process {pid} of {user})"
+        owner = user((PROC / str(pid)).stat().st_uid)
+    except OSError:
+        owner = "a user not known here"
+    return f"{command_name(pid)} (process {pid} of {owner})"
+
+
+def home() -> str:
+    """The home folder that the list of users gives this one."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:
+        return "/nonexistent"
+
+
+def closed(path: Path) -> str:
+    """Why this user can neither write to a folder nor make it; empty where that can be done."""
+    place = path
+    while not os.path.lexists(place):
+        place = place.parent
+    if not place.is_dir():
+        return f"{place} is no folder"
+    return "" if os.access(place, os.W_OK | os.X_OK) else f"{place} may not be written to by {user()}"
+
+
+def user(number: int | None = None) -> str:
+    """Name of a user, this one if no other is asked for."""
+    number = os.geteuid() if number is None else number
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
 
 
 def can_bind(host: str, port: int) -> bool:
@@ -167,7 +194,7 @@ class Filesystem:
 def filesystem(path: Path) -> Filesystem:
     """Filesystem that holds `path`, or would hold it: its nearest existing parent counts."""
     place = path
-    while not place.exists():
+    while not os.path.exists(place):
         place = place.parent
     status = os.statvfs(place)
     return Filesystem(place.stat().st_dev, status.f_bavail * status.f_frsize)

@@ -9,7 +9,7 @@ from pathlib import Path
 from failure import Failure
 from recipe import files, secrets
 from recipe.adapters import containers, host, kernel
-from recipe.checks import Finding, auth, dependencies, disk, docker, gpu, platform, port, venv
+from recipe.checks import Finding, auth, dependencies, disk, docker, gpu, places, platform, port, venv
 from recipe.checks.disk import Want
 from recipe.environment import Environment
 from recipe.job import Job
@@ -17,6 +17,7 @@ from recipe.plan import Action, Task
 from recipe.settings import EMBEDDED
 
 TOOLS = ("bash", "git")
+WRITTEN = ("STATE_DIR", "DATA_DIR", "LOG_DIR")
 POLL_S = 1.0
 
 
@@ -97,6 +98,7 @@ class ChecksStep:
             (is_container, "Docker", lambda: [docker.check(containers.daemon(environment))]),
             (is_container and has_gpus, "GPUs in containers", self._runtime),
             (True, "GPUs", self._gpus),
+            (True, "folders", self._places),
             (True, "disk", lambda: [self._disk()]),
             (config.text("PROFILE") != EMBEDDED, "hub token", self._token),
             (self._serves, "port", lambda: [port.check(host.port(listen.host, listen.port), listen)]),
@@ -126,6 +128,12 @@ class ChecksStep:
             yield from [taken] if taken else []
             yield from gpu.state(facts.chosen(need), config.number("MAX_GPU_CELSIUS"))
             yield from gpu.links(facts, facts.chosen(need))
+
+    def _places(self) -> Iterator[Finding]:
+        config = self._job.config
+        written = [*WRITTEN, *(["KERNEL_CACHE"] if config.gpus() else []), *(["SPILL_DIR"] if config.number("SPILL_GIB") else [])]
+        need = {name: config.folder(name) for name in written}
+        return places.check({name: places.Place(at, kernel.closed(at), kernel.filesystem(at).free_bytes) for name, at in need.items()})
 
     def _disk(self) -> Finding:
         wants = tuple(self._wants())

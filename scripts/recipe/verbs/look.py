@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from failure import Failure
 from recipe import launching, runlog, server
+from recipe.config import look_alikes
 from recipe.job import Job
 from recipe.settings import GROUPS, SETTINGS
 
@@ -55,9 +56,8 @@ def config(job: Job, words: Sequence[str]) -> int:
             elif setting.group == group:
                 unit = f" {setting.unit}" if setting.unit else ""
                 job.ui.line(f"  {name:<{width}}  {(job.config.shown(name) + unit) or '(empty)'}   <- {job.config.chosen[name].origin}")
-    for notice in job.config.notices:
-        if notice.is_harmless:
-            job.ui.line(f"note: {notice.text}")
+    for text in (*(notice.text for notice in job.config.notices if notice.is_harmless), *look_alikes(job.environment)):
+        job.ui.line(f"note: {text}")
     return 0
 
 
@@ -74,7 +74,7 @@ def logs(job: Job, words: Sequence[str]) -> int:
         found = f"no server runs; the newest archive is {newest[-1]}" if newest else "no server runs and there is no archive"
         raise Failure("E_LOG", found=found, needed="a running server", remedy="./start.sh, or tar -xzf the archive")
     try:
-        for line in runlog.follow(record.log_of(rank), SHOWN, lambda: follows and server.is_alive(record)):
+        for line in runlog.follow(record.log_of(rank), SHOWN, lambda: follows and job.ui.is_heard and server.is_alive(record)):
             job.ui.line(line)
     except OSError as error:
         needed = "a rank that has a log" if rank else "the log of the server"

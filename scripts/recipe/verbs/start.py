@@ -213,11 +213,12 @@ def _replace(job: Job, launch: Launch, old: Record | None, *, first: int, total:
     serve = ServeStep(job, launch, old)
     try:
         plan.carry_out((serve, _smoke(job, serve)), job.ui, first=first, total=total)
-    except Failure as failure:
+    except Exception as fault:
         with interrupts.held_off():
             _abandon(job, serve)
             if old is not None and not server.is_alive(old):
-                job.ui.failure(failure)
+                if isinstance(fault, Failure):
+                    job.ui.failure(fault)
                 _bring_back(job, old.launch)
                 job.ui.inform("W_ROLLBACK", f"{old.launch.url} is served by the build and the settings of before")
         raise
@@ -233,14 +234,17 @@ def _replace(job: Job, launch: Launch, old: Record | None, *, first: int, total:
 
 
 def _abandon(job: Job, serve: ServeStep) -> None:
-    """End a server that did not come up and pack its logs."""
-    if serve.record is not None:
+    """End a server that did not come up and pack its logs. What cannot be done is told, and keeps nobody from going on."""
+    try:
+        if serve.record is None:
+            _put_away(job)
+            return
         packed = server.end(serve.record, job.places, job.config.number("STOP_TIMEOUT"))
         job.hand_over()
         if packed is not None:
             job.ui.inform("I_ARCHIVE", f"the log of the failed server: {packed}")
-    else:
-        _put_away(job)
+    except Failure as failure:
+        job.ui.failure(failure)
 
 
 def revive(job: Job, launch: Launch) -> int:

@@ -1,0 +1,128 @@
+"""Surroundings that nobody planned for: links, closed or full outputs, odd locales and homes, folders of others, full disks, clocks."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fixtures.clone_box import Box
+from recipe import config, runlog
+from recipe.adapters import kernel
+
+LIMIT_S = 45
+
+
+def shell(box: Box, script: str, **settings: str) -> "subprocess.CompletedProcess[str]":
+    """A line of Bash in the clone."""
+    return subprocess.run(
+        ["bash", "-c", script],
+        cwd=box.root,
+        env=box.environment | settings,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "call", ["sh start.sh status", "ln -s $PWD/start.sh ../link; cd /; $OLDPWD/../link status", "bash -u ./start.sh status"]
+)
+def test_it_is_found_however_it_is_called(box: Box, call: str) -> None:
+    done = shell(box, call)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert done.stdout.startswith("stopped")
+
+
+@pytest.mark.parametrize("output", [">/dev/full 2>&1", ">&- 2>&-", "2>&1 | true"])
+def test_a_restart_that_nobody_hears_loses_no_server(box: Box, output: str) -> None:
+    box.run()
+    before = box.run_name
+    shell(box, f"./start.sh restart {output}")
+    assert box.run_name != before
+    assert box.run("status").returncode == 0
+
+
+def test_following_a_log_ends_with_its_reader(box: Box) -> None:
+    box.run()
+    (Path(box.record["folder"]) / "server.log").write_text("said\n")
+    assert shell(box, "(sleep 0.5; echo more >>logs/current/server.log) & ./start.sh logs -f | head -1").stdout == "said\n"
+
+
+def test_a_locale_without_the_characters_shows_them_otherwise(box: Box) -> None:
+    done = box.run("config", LC_ALL="POSIX", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    assert done.returncode == 0, done.stderr
+    assert r"85 \xb0C" in done.stdout
+
+
+@pytest.mark.parametrize("home", ["", "somewhere/else"])
+def test_a_home_that_is_none_is_asked_of_the_list_of_users(tmp_path: Path, home: str) -> None:
+    assert config.load(tmp_path, {"HOME": home}).folder("DATA_DIR") == Path(kernel.home(), ".cache/glm-5.3-flash")
+
+
+def test_only_the_place_that_is_wrong_is_named_not_those_below_it(box: Box) -> None:
+    done = box.run("status", DATA_DIR="data")
+    assert "DATA_DIR='data' from environment" in done.stderr
+    assert "SPILL_DIR" not in done.stderr
+
+
+@pytest.mark.parametrize(("name", "status"), [("STATE_DIR", 2), ("DATA_DIR", 2), ("LOG_DIR", 17)])
+def test_a_folder_that_cannot_be_written_to_is_told_before_anything_is_done(box: Box, name: str, status: int) -> None:
+    file = box.write("a-file", "")
+    done = box.run("doctor", **{name: f"{file}/below"})
+    assert done.returncode == status
+    assert f"{name}={file}/below: {file} is no folder" in done.stderr
+
+
+def test_a_disk_too_full_for_logs_is_told_while_the_old_server_still_serves(box: Box, small: Path) -> None:
+    box.run()
+    before = box.record
+    done = box.run("restart", LOG_DIR=str(small / "logs"))
+    assert done.returncode == 6
+    assert "MiB free at LOG_DIR" in done.stderr
+    assert box.record == before
+    assert box.run("status").returncode == 0
+
+
+@pytest.fixture
+def open_box() -> Iterator[Box]:
+    """A clone that other users can reach."""
+    place = Path(tempfile.mkdtemp())
+    place.chmod(0o755)
+    made = Box(place)
+    yield made
+    made.clear()
+    shutil.rmtree(place)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can call as somebody else")
+@pytest.mark.parametrize("script", ["start.sh", "stop.sh"])
+def test_a_record_of_another_user_is_not_taken_for_none(open_box: Box, script: str) -> None:
+    open_box.run()
+    words = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", str(open_box.root / script)]
+    done = subprocess.run(words, env=open_box.environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 2, done.stdout
+    assert f"{open_box.root}/.state" in done.stderr
+    assert "Permission denied" in done.stderr
+
+
+def test_a_variable_that_looks_like_a_setting_is_told_by_config(box: Box) -> None:
+    assert "note: environment: CONTEX is no setting; CONTEXT is: ignored" in box.run("config", CONTEX="9").stdout
+
+
+def test_a_clock_put_back_costs_no_archive(tmp_path: Path) -> None:
+    old = runlog.create(tmp_path)
+    first = runlog.archive(old, 1)
+    assert first is not None
+    os.utime(first, (9e9, 9e9))
+    second = runlog.archive(runlog.create(tmp_path), 1)
+    assert list(tmp_path.glob("*.tar.gz")) == [second]
+
+
+def test_a_user_without_a_name_is_named_by_number() -> None:
+    assert kernel.user(4_242_424) == "user 4242424"
