@@ -1,8 +1,11 @@
 """200 random clients for five minutes against the embedded checkpoint with a small pool: what they saw, and what they left behind.
 
-`PYTHONPATH=engine:tests python bench/soak.py [--seconds 300] [--clients 200] [--again 60] [--ranks 1]` prints JSON; status 1 if a reply
-differs from the same request alone without drafts, or from the one before a restart, a client saw what it should not, a slot or page is
-lost, or memory grew. Prompt states have room for few in memory, so that they go to disk and come back.
+`PYTHONPATH=engine:tests python bench/soak.py [--seconds 300] [--clients 200] [--again 60] [--ranks 1]` writes bench/results/soak.json and
+prints it; status 1 if a reply differs from the same request alone without drafts, or from the one before a restart, a client saw what it
+should not, a slot or page is lost, or memory grew. Prompt states have room for few in memory, so that they go to disk and come back.
+
+A refused client waits as it was told, but one in twenty, which comes again every second. Both servers run from a copy of the engine, made
+first: a restart takes over states only of the very same sources.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -23,7 +28,9 @@ from typing import Any
 from fixtures.fronts import Front, end_front, start_embedded
 from fixtures.soaking import FLAGS, SLOTS, Finished, Footprint, Soak, asked_again, footprint, idle, lost_slots
 
+ROOT = Path(__file__).parents[1]
 EVERY_S = 5.0
+AS_TOLD_S, HAMMERING = 600.0, 20
 SPILLING = ("--kept-gib", "0.004", "--spill-gib", "0.1")
 # Longer prompts have whole tiles, so there are states of them.
 KEPT_CHARACTERS = 200
@@ -35,8 +42,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("seconds", 300), ("clients", 200), ("again", 60), ("ranks", 1), ("seed", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "soak.json")
     told = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(ROOT / "engine", Path(folder) / "engine", ignore=shutil.ignore_patterns("__pycache__"))
         flags = (*FLAGS, *SPILLING, "--spill-dir", str(Path(folder) / "spill"), "--ranks", str(told.ranks))
         finished: list[Finished] = []
         with serving(Path(folder), flags) as front:
@@ -47,15 +56,15 @@ def main() -> int:
             again, different, cached = asked_again(front.http, long, told.again, told.seed, kept=True)
         figures["after_restart"] = {"asked_again": again, "different": different, "cached_tokens": cached}
         figures["good"] &= not different and bool(cached) and figures["stopped_with"] == 0
-    json.dump(figures, sys.stdout, indent=2)
-    sys.stdout.write("\n")
+    told.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    sys.stdout.write(told.out.read_text(encoding="utf-8"))
     return 0 if figures["good"] else 1
 
 
 @contextmanager
 def serving(folder: Path, flags: tuple[str, ...]) -> Iterator[Front]:
-    """A server that is ready; what is left of it ends with the block."""
-    front = start_embedded(folder, *flags)
+    """A server that is ready, of the copy in `folder`; what is left of it ends with the block."""
+    front = start_embedded(folder, *flags, engine=folder / "engine")
     try:
         front.wait_for("/health/ready", 200, limit_s=120)
         yield front
@@ -65,7 +74,7 @@ def serving(folder: Path, flags: tuple[str, ...]) -> Iterator[Front]:
 
 def soak(front: Front, told: argparse.Namespace, finished: list[Finished]) -> dict[str, Any]:
     """Figures of one run; whole replies are added to `finished`."""
-    clients = Soak(front.url, told.seed)
+    clients = Soak(front.url, told.seed, AS_TOLD_S, HAMMERING)
     pids = {"front": front.process.pid, "engine": front.engine_pid}
     seen: list[dict[str, Footprint]] = []
     done = threading.Event()
@@ -97,6 +106,7 @@ def soak(front: Front, told: argparse.Namespace, finished: list[Finished]) -> di
         "seconds": round(spent_s, 1),
         "clients": told.clients,
         "ranks": told.ranks,
+        "load_average": round(os.getloadavg()[0], 1),
         "outcomes": dict(sorted(clients.outcomes.items())),
         "whole_replies": len(clients.finished),
         "asked_again": again,

@@ -11,7 +11,8 @@ import pytest
 from fixtures.fronts import Front, end_front, start_embedded
 from fixtures.soaking import CHAT, FLAGS, SLOTS, Soak, asked_again, footprint, idle, lost_slots
 
-SECONDS, CLIENTS, AGAIN = 10.0, 24, 5
+SECONDS, CLIENTS, AGAIN = 10.0, 20, 5
+KINDS = ("whole 200", "stream 200", "left stream 200", "cancelled", "too long 400", "tool 200")
 # A server that has served a while may still fill its caches; one that leaks a request's memory takes more.
 GROWTH_MIB = 64
 
@@ -33,11 +34,13 @@ def test_random_clients_lose_no_slot_no_page_no_bit_and_leave_nothing(front: Fro
     assert idle(front.http)["pauses_total"] > 0
     before = footprint(front.engine_pid)
     soak = Soak(front.url, seed=1)
-    asyncio.run(soak.run(CLIENTS, SECONDS))
+    # A slow machine may serve too few of them to show every kind.
+    while soak.seed < 5 and not all(soak.outcomes[kind] for kind in KINDS):
+        asyncio.run(soak.run(CLIENTS, SECONDS))
+        soak.seed += 1
     told = idle(front.http)
     assert soak.wrong == []
-    kinds = ("whole 200", "stream 200", "left stream 200", "cancelled", "too long 400", "tool 200")
-    assert all(soak.outcomes[kind] for kind in kinds), soak.outcomes
+    assert all(soak.outcomes[kind] for kind in KINDS), soak.outcomes
     assert told["drafted_total"] > 0
     assert lost_slots(front.http, SLOTS) == 0
     idle(front.http)

@@ -1,11 +1,13 @@
 """A prompt begun from a kept state gives the tokens and the final state it gives on a server that keeps nothing.
 
 Cold without keeping == cold with keeping == warm from each grid point == at once from its own end == after spill == after eviction == among
-others, for prompts around tile ends and for long ones, and for every drafter.
+others, for prompts around tile ends and for long ones, and for every drafter. CI takes some grid points of prompts of 1000 tokens and more;
+LOCKSTEP_FULL_MATRIX=1 takes all, which is many minutes.
 """
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -29,6 +31,7 @@ from lockstep.weights import Checkpoint
 EMBEDDED = Path(__file__).parents[2] / "embedded"
 SHORT, LONG = (1, 63, 64, 65, 127, 128, 129, 161, 1000), (4095, 4096, 4097)
 SOME_GRID_POINTS = (64, 2048, 4032, 4096)
+FULL = os.environ.get("LOCKSTEP_FULL_MATRIX") == "1"
 DRAFTERS = {"none": "none", "mtp": "mtp", "dflash2": str(EMBEDDED / "drafter")}
 GREEDY, SAMPLED = Sampling(temperature=0.0), Sampling(temperature=0.8, top_k=40, top_p=0.95, seed=7)
 PAGES, SLOTS, REPLY = 200, 4, 7
@@ -107,7 +110,7 @@ def test_a_prompt_is_the_same_cold_and_warm_from_every_grid_point(ground: Ground
     for sampling in (SAMPLED, GREEDY):
         cold = ground.keeper(drafter).ask(request("a", length, sampling))
         check(cold, ground.cold(length, sampling), 0)
-    for point in range(PAGE_TOKENS, length, PAGE_TOKENS if length < 500 else 5 * PAGE_TOKENS):
+    for point in range(PAGE_TOKENS, length, PAGE_TOKENS if length < 500 or FULL else 5 * PAGE_TOKENS):
         keeper = ground.keeper(drafter)
         keeper.ask(branch(point))
         warm = keeper.ask(request("a", length))
@@ -125,6 +128,18 @@ def test_a_long_prompt_is_the_same_cold_and_warm(ground: Ground, length: int, dr
             keeper.ask(branch(point))
             check(keeper.ask(request(f"at {point}", length, SAMPLED)), wanted, point)
             keeper.evict_all()
+
+
+@pytest.mark.skipif(not FULL, reason="minutes; LOCKSTEP_FULL_MATRIX=1 runs it")
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(("length", "drafter"), [(4095, "mtp"), (4096, "dflash2"), (4097, "none")])
+def test_a_long_prompt_is_the_same_warm_from_every_grid_point(ground: Ground, length: int, drafter: str):
+    keeper = ground.keeper(drafter)
+    check(keeper.ask(request("cold", length)), ground.cold(length, GREEDY), 0)
+    for point in range(last_tile(length), 0, -PAGE_TOKENS):
+        for state in [state for state in keeper.kept._states.values() if state.tokens > point]:
+            keeper.kept.forget(state.number)
+        check(keeper.ask(request(f"at {point}", length)), ground.cold(length, GREEDY), point)
 
 
 @pytest.mark.parametrize(("length", "drafter"), [*((length, drafter) for length in SHORT for drafter in DRAFTERS), (4096, "mtp")])
