@@ -1,10 +1,8 @@
 """CUDA C++ compiled when it is first needed, and launched on torch's stream. Knows no kernel.
 
 NVRTC and the driver are reached through cuda-bindings, which every CUDA build of torch brings along. Sources include nothing but
-`device.cuh`, so no toolkit is needed.
+`device.cuh` and headers beside them, so no toolkit is needed.
 """
-
-from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
@@ -40,10 +38,12 @@ def compile_source(source: Path, macros: Macros, architecture: str) -> tuple[byt
     Raises CompileError with the compiler's log.
     """
     nvrtc = _bindings("nvrtc")
-    header = [_HEADER.read_bytes()], [_HEADER.name.encode()]
-    program = _checked(nvrtc.nvrtcCreateProgram(source.read_bytes(), source.name.encode(), 1, *header))
+    headers = [_HEADER, *sorted(source.parent.glob("*.cuh"))]
+    given = [path.read_bytes() for path in headers], [path.name.encode() for path in headers]
+    program = _checked(nvrtc.nvrtcCreateProgram(source.read_bytes(), source.name.encode(), len(headers), *given))
     options = [
-        f"--gpu-architecture={architecture}",
+        # What only this chip has (wgmma) belongs to a target of its own.
+        f"--gpu-architecture={architecture}{'a' if architecture == 'sm_90' else ''}",
         "--std=c++17",
         "--ptxas-options=-v",
         *(f"-D{name}={value}" for name, value in macros.items()),

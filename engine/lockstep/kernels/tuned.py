@@ -32,9 +32,9 @@ class Tuned:
 
     @property
     def digest(self) -> str:
-        """16 hex digits over the source, the shared header and the space: what a measurement holds for."""
+        """16 hex digits over the source, its headers and the space: what a measurement holds for."""
         told = hashlib.sha256(repr(sorted(self.space.items())).encode())
-        for path in (self.source, Path(__file__).with_name("device.cuh")):
+        for path in (self.source, Path(__file__).with_name("device.cuh"), *sorted(self.source.parent.glob("*.cuh"))):
             told.update(path.read_bytes())
         return told.hexdigest()[:16]
 

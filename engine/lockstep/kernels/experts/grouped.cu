@@ -10,10 +10,10 @@
 // the tile of inputs 16 t ..: all inputs of columns g and g + 8. Only the word before them comes from a neighbour, lane 4 (g - 1) + t.
 
 #include "device.cuh"
+#include "trellis.cuh"
 
 constexpr int PIECE = 2048;
 constexpr int ITEM_ROWS = 8;
-constexpr float ROTATION = 0.088388347648f;
 
 // plan: [0] items, then per item expert, rows, and the pair of each of 8 rows.
 __device__ __forceinline__ const int* experts_of(const int* plan) { return plan + 1; }
@@ -48,37 +48,6 @@ __device__ __forceinline__ void wait(u32 barrier, u32 phase) {
         : "memory");
 }
 
-// Two fp16 numbers that the codebook adds (or, mul1, weighs and adds) to the weight of a 16-bit state. `mask` comes as a kernel argument:
-// one instruction takes one constant only.
-__device__ __forceinline__ u32 halves(u32 state, u32 mask) {
-#if CODEBOOK == 2
-    return __dp4a(state * 0x83DCD12Du, 0x01010101u, 0x3C006400u);
-#else
-#if CODEBOOK == 1
-    u32 x = state * 0xCBAC1FEDu;
-#else
-    u32 x = state * 89226354u + 64248484u;
-#endif
-    asm("lop3.b32 %0, %1, %2, 0x3B603B60, 0x6a;" : "=r"(x) : "r"(x), "r"(mask));
-    return x;
-#endif
-}
-
-// What both halves of the weights of one slot are multiplied with.
-#if CODEBOOK == 2
-constexpr u32 BOTH = 0xC9311EEEu;
-#else
-constexpr u32 BOTH = 0x3C003C00u;
-#endif
-
-// The weights of 4 registers of halves, fp16, packed by two: the sum of a slot's two halves is a product with a matrix of ones.
-// exact: both products and their sum fit the adder, so the result is rounded once, as the codebook says.
-__device__ __forceinline__ void add_halves(u32& d0, u32& d1, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0,%1}, {%2,%3,%4,%5}, {%6,%7}, {%8,%8};"
-        : "=r"(d0), "=r"(d1)
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(0));
-}
-
 __device__ __forceinline__ void multiply(float* sums, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
@@ -87,20 +56,9 @@ __device__ __forceinline__ void multiply(float* sums, u32 a0, u32 a1, u32 a2, u3
 
 // One ring word: 4 inputs of columns g and g + 8, times the inputs in the order of `place`.
 __device__ __forceinline__ void decode_word(float* sums, u32 before, u32 word, u32 b0, u32 b1, u32 own0, u32 own1, u32 mask) {
-    u32 x[8];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        u32 window = i == 3 ? word : __funnelshift_r(word, before, 12 - 4 * i);
-        u32 high = window >> 16, low;
-        // The lower half as a multiply-add: logic and shifts fill their own pipe already.
-        asm("mad.lo.u32 %0, %1, 0xFFFF0000, %2;" : "=r"(low) : "r"(high), "r"(window));
-        x[i] = halves(high, mask);
-        x[i + 4] = halves(low, mask);
-    }
-    u32 a0, a1, a2, a3;
-    add_halves(a0, a1, x[0], x[4], x[1], x[5], own0, own1);
-    add_halves(a2, a3, x[2], x[6], x[3], x[7], own0, own1);
-    multiply(sums, a0, a1, a2, a3, b0, b1);
+    u32 a[4];
+    weights_of_word(a, before, word, own0, own1, mask);
+    multiply(sums, a[0], a[1], a[2], a[3], b0, b1);
 }
 
 __device__ __forceinline__ void decode_piece(float (*sums)[4], const uint4* words, const u32* last, uint4 x0, uint4 x1, u32 own0, u32 own1,
@@ -231,45 +189,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
 }
 
 #else
-
-__device__ __forceinline__ float half_to_float(u16 x) {
-    float y;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
-    return y;
-}
-__device__ __forceinline__ u16 to_half(float x) {
-    u16 y;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
-    return y;
-}
-__device__ __forceinline__ u16 half_product(u16 a, u16 b) {
-    u16 y;
-    asm("mul.rn.f16 %0, %1, %2;" : "=h"(y) : "h"(a), "h"(b));
-    return y;
-}
-__device__ __forceinline__ float as_bf16(float x) { return from_bf16(to_bf16(x)); }
-
-// Walsh-Hadamard transform of 128 values of a warp, 4 neighbours a lane, levels of stride 1 to 64, then the factor.
-__device__ __forceinline__ void rotate(float* v) {
-    const float a = v[0] + v[1], b = v[0] - v[1], c = v[2] + v[3], d = v[2] - v[3];
-    v[0] = a + c, v[2] = a - c, v[1] = b + d, v[3] = b - d;
-    const int lane = threadIdx.x & 31;
-#pragma unroll
-    for (int stride = 1; stride < 32; stride *= 2)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float other = __shfl_xor_sync(~0u, v[i], stride);
-            v[i] = lane & stride ? other - v[i] : v[i] + other;
-        }
-#pragma unroll
-    for (int i = 0; i < 4; i++) v[i] = __fmul_rn(v[i], ROTATION);
-}
-
-// Where input k of 64 stands in what a product reads: lane t of a row reads 16 in a row, in the order in which `add_halves` leaves weights.
-__device__ __forceinline__ int place(int k) {
-    const int tile = k >> 4, row = k & 15;
-    return ((tile >> 1) + 2 * (row & 1)) * 16 + (row & 7) / 2 * 4 + (row >> 3) * 2 + (tile & 1);
-}
 
 // Rotated inputs `column` .. `column + 3` of a row as fp16.
 __device__ __forceinline__ void store_half(u16* row, int column, const float* v) {

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lockstep.kernels import cuda
 from lockstep.kernels.exl3 import CODEBOOKS, HADAMARD, Exl3Matrix
+from lockstep.kernels.experts import tiles
 from lockstep.kernels.tuned import Tuned
 
 SOURCE = Path(__file__).with_name("grouped.cu")
@@ -170,7 +171,9 @@ def small_macros(hidden: int, width: int, slots: int) -> dict[str, int]:
 
 
 def apply(x: Tensor, chosen: Tensor, weights: Tensor, experts: GroupedExperts, limit: float, variant: int = REAL) -> Tensor:
-    """See `experts.apply`; `x` is bf16. Raises ValueError for another type or more than 512 pairs."""
+    """See `experts.apply`; `x` is bf16, a step's rows or those of whole prompt tiles. Raises ValueError for another type."""
+    if len(x) >= tiles.LEAST_ROWS and x.dtype is torch.bfloat16 and experts.in_suh.shape[2] % tiles.LEAST_HIDDEN == 0:
+        return tiles.apply(x, chosen, weights, experts, limit)
     rows, slots = chosen.shape
     pairs, (gate_up, down) = rows * slots, experts.shapes
     if x.dtype is not torch.bfloat16 or pairs > MOST_PAIRS:
