@@ -36,9 +36,10 @@ def test_while_the_engine_loads_the_server_is_alive_and_not_ready(serve: Serve) 
     assert front.http.post(CHAT, json=BODY).status_code == 200
 
 
-def test_an_engine_that_cannot_load_ends_the_server_with_a_status(serve: Serve) -> None:
-    front = serve({"fail": "the weights are not there"}, ready=False)
-    assert front.process.wait(timeout=20) == 3
+@pytest.mark.parametrize("status", [3, 6])
+def test_an_engine_that_cannot_load_ends_the_server_with_its_status(serve: Serve, status: int) -> None:
+    front = serve({"fail": "the weights are not there", "exit": status}, ready=False)
+    assert front.process.wait(timeout=20) == status
     assert "the weights are not there" in front.log.read_text()
 
 

@@ -41,6 +41,7 @@ class EngineClient:
         self._streams: dict[str, asyncio.Queue[_Item]] = {}
         self.state = EngineState.LOADING
         self.cause = self.code = ""
+        self.exit_status = 0
         self.loading = Loading("starting", 0.0)
         self.facts: Ready | None = None
         self.snapshot: Snapshot | None = None
@@ -159,7 +160,7 @@ class EngineClient:
             self._process.kill()
         if self._watching is not None:
             self._watching.cancel()
-        status = await self._process.wait()
+        status = self.exit_status = await self._process.wait()
         self.cause = problem or self.cause or death_cause(status)
         self.state = EngineState.DEAD
         if self._writer is not None:

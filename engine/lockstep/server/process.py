@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import resource
 import signal
@@ -27,7 +28,7 @@ from lockstep.server.deployment import Deployment
 KEEP_ALIVE_S = 180
 # After the engine's end: time for the last events to reach their clients.
 LAST_WORDS_S = 5
-WATCH_S = 1.0
+WATCH_S, SWITCH_S = 1.0, 0.0005
 SPARE_DESCRIPTORS = 256
 EXIT_ENGINE, EXIT_WINDOW = 3, 4
 # The engine's own watchdog goes first and knows more.
@@ -43,7 +44,7 @@ class PortError(LockstepError):
 
 
 def serve(options: ServingOptions, engine_command: Sequence[str] = ()) -> int:
-    """Serve until SIGTERM or SIGINT; 0 then, 3 if the engine cannot load, 4 if its window does not fit the memory.
+    """Serve until SIGTERM or SIGINT; 0 then, 4 if the window does not fit the memory, else the status of an engine that cannot load.
 
     Raises LockstepError for what is wrong before that.
 
@@ -85,6 +86,9 @@ async def _serve(options: ServingOptions, engine_command: Sequence[str], listene
     engine = EngineClient(engine_command, options.step_timeout + STALL_SLACK_S, kill_after_s)
     site = Deployment.load(options, engine)
     server = FrontServer(site, engine)
+    # What is there now stays: collections need not look at it, and a thread gives way to health and streams ten times as often.
+    gc.freeze()
+    sys.setswitchinterval(SWITCH_S)
     await engine.start()
     loading = asyncio.create_task(_wait_for_engine(engine, server, site.media))
     watching = asyncio.create_task(_watch(site))
@@ -111,7 +115,7 @@ async def _wait_for_engine(engine: EngineClient, server: FrontServer, media: Med
         if not server.should_exit and not server.is_draining:
             log.error("the server cannot serve%s: %s", f" ({error.code})" if error.code else "", error)
             server.should_exit = True
-            return EXIT_WINDOW if error.code == WINDOW_TOO_LARGE else EXIT_ENGINE
+            return EXIT_WINDOW if error.code == WINDOW_TOO_LARGE else max(EXIT_ENGINE, engine.exit_status)
         return 0
     log.info("ready: context %d tokens, %d slots, pool %d tokens, %s", facts.context, facts.slots, facts.pool_tokens, facts.device)
     return 0
