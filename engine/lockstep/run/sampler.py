@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from lockstep.core.errors import LockstepError
 from lockstep.core.types import Sampling, TokenLogprob
 from lockstep.kernels.noise import gumbel
+from lockstep.kernels.sampling import limit, weights
 
 
 class SamplingError(LockstepError):
@@ -26,18 +27,21 @@ class History:
         self.seen = np.zeros(vocabulary, dtype=bool)
         self.seen[prompt[prompt < vocabulary]] = True
         self.counts = np.zeros(vocabulary, dtype=np.int64)
+        self.added: list[int] = []
 
     def add(self, token: int) -> None:
         """`token` was chosen."""
         self.seen[token] = True
         self.counts[token] += 1
+        self.added.append(token)
 
 
 @dataclass(frozen=True, slots=True)
 class RowRequest:
     """How one row is sampled. `position` is that of the token to choose; `banned` ids cannot be chosen, nor those not `allowed` (bool [V]).
 
-    `history` is that of the tokens before it, needed if the settings have penalties.
+    `history` is that of the tokens before it, needed if the settings have penalties; on a GPU drafts `ahead` of the row come behind it, and
+    `told` alternatives are told beside the token, -1 for not even its own likelihood.
     """
 
     sampling: Sampling
@@ -45,6 +49,8 @@ class RowRequest:
     banned: frozenset[int] = frozenset()
     history: History | None = None
     allowed: NDArray[np.bool_] | None = None
+    ahead: tuple[int, ...] = ()
+    told: int = -1
 
 
 def choose(logits: NDArray[np.float32], row: RowRequest) -> int:
@@ -59,13 +65,18 @@ def choose(logits: NDArray[np.float32], row: RowRequest) -> int:
     if row.banned:
         values[[token for token in row.banned if token < len(values)]] = -np.inf
     best = int(values.argmax())
-    if row.allowed is not None and not row.allowed.any():
-        raise SamplingError(f"position {row.position}: the grammar allows no token here; needed: one that every reply can end with")
-    if not np.isfinite(values[best]):
-        raise SamplingError(f"position {row.position}: the largest logit is {values[best]}; needed: a finite number")
+    refuse(row, values[best])
     if row.sampling.temperature <= 0:
         return best
     return _draw(values, values[best], row)
+
+
+def refuse(row: RowRequest, largest: float) -> None:
+    """Raise SamplingError if a row whose largest value is `largest` has no token."""
+    if row.allowed is not None and not row.allowed.any():
+        raise SamplingError(f"position {row.position}: the grammar allows no token here; needed: one that every reply can end with")
+    if not np.isfinite(largest):
+        raise SamplingError(f"position {row.position}: the largest logit is {largest}; needed: a finite number")
 
 
 def logprob(logits: NDArray[np.float32], token: int, top: int) -> TokenLogprob:
@@ -94,18 +105,15 @@ def _weigh(values: NDArray[np.float64], row: RowRequest) -> None:
 def _draw(values: NDArray[np.float64], peak: float, row: RowRequest) -> int:
     settings = row.sampling
     tokens = _sorted_candidates(values, settings.top_k)
+    if settings.top_p < 1.0 or settings.min_p > 0.0:
+        likelihood, units = weights(peak - values[tokens], settings.temperature)
+        kept = likelihood >= settings.min_p
+        if settings.top_p < 1.0:
+            kept &= np.cumsum(units) - units < limit(settings.top_p, units.sum())
+        tokens = tokens[kept]
     # The peak is subtracted first: a tiny temperature then gives -inf for the others, never inf - inf.
     with np.errstate(over="ignore"):
-        scaled = (values[tokens] - peak) / settings.temperature
-    weights = np.exp(scaled)
-    if settings.top_p < 1.0:
-        before = np.cumsum(weights) - weights
-        kept = max(1, int(np.count_nonzero(before < settings.top_p * weights.sum())))
-        tokens, scaled, weights = tokens[:kept], scaled[:kept], weights[:kept]
-    if settings.min_p > 0.0:
-        kept = int(np.count_nonzero(weights >= settings.min_p))
-        tokens, scaled = tokens[:kept], scaled[:kept]
-    scores = scaled + gumbel(settings.seed, row.position, tokens)
+        scores = (values[tokens] - peak) / settings.temperature + gumbel(settings.seed, row.position, tokens)
     return int(tokens[scores == scores.max()].min())
 
 

@@ -1,0 +1,182 @@
+"""The sampler on a CUDA device: token ids of the plain one in every mode, rows that do not see each other, graph as launch."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lockstep.core.types import Sampling
+from lockstep.run.draws import Draws
+from lockstep.run.sampler import History, RowRequest, SamplingError, choose, logprob
+
+pytestmark = pytest.mark.gpu
+SIZES = {"real": (154880, 154880), "embedded": (2276, 2304)}
+GREEDY, DRAWN = Sampling(temperature=0.0), Sampling(temperature=1.0, top_k=0, top_p=1.0)
+MODES = {
+    "greedy": GREEDY,
+    "full vocabulary": DRAWN,
+    "cold": replace(DRAWN, temperature=1e-6),
+    "colder than a float": replace(DRAWN, temperature=1e-320),
+    "hot": replace(DRAWN, temperature=100.0),
+    "top_k": replace(DRAWN, top_k=20),
+    "top_k of one": replace(DRAWN, top_k=1),
+    "top_k of many": replace(DRAWN, top_k=70000),
+    "top_p": replace(DRAWN, top_p=0.95),
+    "top_p of nothing": replace(DRAWN, top_p=0.0),
+    "top_p of nearly all": replace(DRAWN, top_p=1 - 1e-9, temperature=2.0),
+    "min_p": replace(DRAWN, min_p=0.05),
+    "all cuts": replace(DRAWN, temperature=0.7, top_k=300, top_p=0.9, min_p=0.01),
+    "penalties": replace(DRAWN, presence_penalty=0.7, frequency_penalty=0.3, repetition_penalty=1.3, top_p=0.9),
+    "greedy penalties": replace(GREEDY, presence_penalty=-0.5, frequency_penalty=1.9, repetition_penalty=0.6),
+    "biases": replace(DRAWN, logit_bias=((3, 4.5), (5, -100.0), (5, 3.0), (2000, 2.25)), top_k=50),
+}
+
+
+def shapes(vocabulary: int, width: int) -> dict[str, Tensor]:
+    """Rows `[width]` of different kinds; only the first `vocabulary` ids may ever come out."""
+    draw = torch.Generator().manual_seed(vocabulary)
+    normal = torch.randn(width, generator=draw)
+    found = {
+        "normal": normal,
+        "wide": normal * 8,
+        "narrow": normal * 0.05 + 7,
+        "ties": (normal * 2).round(),
+        "equal": torch.full((width,), -3.5),
+        "zeros of both signs": torch.where(normal > 0, 0.0, -0.0),
+        "one far ahead": normal.index_fill(0, torch.tensor([vocabulary - 1]), 80.0),
+        "holes": normal.masked_fill(normal < 1.5, -torch.inf),
+        "huge": normal * 1e30,
+    }
+    for row in found.values():
+        row[vocabulary:] = 1e38
+    return found
+
+
+def request(how: Sampling, position: int, vocabulary: int, **more: object) -> RowRequest:
+    history = History(range(0, vocabulary, 7), vocabulary) if how.has_penalties else None
+    for token in (1, 1, 1, 8, 14, vocabulary - 1):
+        if history:
+            history.add(token)
+    return RowRequest(replace(how, seed=2**64 - position), position, history=history, **more)  # type: ignore[arg-type]
+
+
+def plain(logits: Tensor, row: RowRequest, vocabulary: int) -> int:
+    return choose(logits[:vocabulary].float().numpy(), row)
+
+
+@pytest.fixture(scope="module", params=SIZES)
+def size(request: pytest.FixtureRequest) -> tuple[int, int]:
+    return SIZES[request.param]
+
+
+@pytest.fixture(scope="module")
+def draws(size: tuple[int, int]) -> Draws:
+    return Draws(size[0], 64, "cuda")
+
+
+def tokens_of(draws: Draws, logits: Tensor, rows: list[RowRequest]) -> list[int]:
+    draws.ask(rows)
+    draws.sampler.launch(logits.cuda())
+    found = [token for token, _ in draws.answers()]
+    for row in rows:
+        if row.history:
+            draws.forget(row.history)
+    return found
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("mode", MODES)
+def test_ids_are_those_of_the_plain_sampler(draws: Draws, size: tuple[int, int], mode: str, kind: torch.dtype):
+    rows = {name: row.to(kind) for name, row in shapes(*size).items()}
+    asked = [request(MODES[mode], 100 + at, size[0]) for at in range(len(rows))]
+    wanted = {name: plain(row, one, size[0]) for (name, row), one in zip(rows.items(), asked, strict=True)}
+    found = dict(zip(rows, tokens_of(draws, torch.stack(list(rows.values())), asked), strict=True))
+    assert found == wanted
+
+
+def test_masks_and_bans(draws: Draws, size: tuple[int, int]):
+    vocabulary = size[0]
+    logits = torch.stack([shapes(*size)["ties"]] * 4)
+    some = np.arange(vocabulary) % 97 == 5
+    only = np.arange(vocabulary) == vocabulary - 1
+    banned = frozenset(logits[0, :vocabulary].topk(40).indices.tolist())
+    asked = [
+        request(DRAWN, 1, vocabulary, allowed=some),
+        request(GREEDY, 2, vocabulary, allowed=only),
+        request(replace(DRAWN, top_p=0.9), 3, vocabulary, banned=banned),
+        request(MODES["penalties"], 4, vocabulary, allowed=some, banned=banned),
+    ]
+    assert tokens_of(draws, logits, asked) == [plain(row, one, vocabulary) for row, one in zip(logits, asked, strict=True)]
+
+
+def test_drafts_ahead_count_as_chosen(draws: Draws, size: tuple[int, int]):
+    vocabulary = size[0]
+    logits = torch.stack([shapes(*size)["normal"]] * 3)
+    one = request(MODES["penalties"], 9, vocabulary)
+    assert one.history
+    best = logits[0, :vocabulary].topk(3).indices.tolist()
+    found = tokens_of(draws, logits, [replace(one, ahead=tuple(best[:count])) for count in (0, 1, 3)])
+    wanted = []
+    for row, token in zip(logits, (best[0], None, None), strict=True):
+        wanted.append(plain(row, one, vocabulary))
+        for added in (token,) if token is not None else best[1:]:
+            one.history.add(added)
+    assert found == wanted
+    # What was added since is known at the next step.
+    assert tokens_of(draws, logits[:1], [one]) == [plain(logits[0], one, vocabulary)]
+
+
+def test_likelihoods(draws: Draws, size: tuple[int, int]):
+    vocabulary = size[0]
+    kept = [row for row in shapes(*size).values() if bool((row[:vocabulary].abs() < 1e9).all())]
+    asked = [request(DRAWN, 30 + at, vocabulary, told=told) for at, told in zip(range(len(kept)), (0, 1, 5, 20, 20, 20, 20), strict=False)]
+    draws.ask(asked)
+    draws.sampler.launch(torch.stack(kept).cuda())
+    for row, one, (token, told) in zip(kept, asked, draws.answers(), strict=True):
+        wanted = logprob(row[:vocabulary].numpy(), token, one.told)
+        assert told is not None
+        assert [name for name, _ in told.top] == [name for name, _ in wanted.top]
+        assert told.logprob == pytest.approx(wanted.logprob, abs=1e-8)
+        assert [value for _, value in told.top] == pytest.approx([value for _, value in wanted.top], abs=1e-8)
+
+
+@pytest.mark.parametrize("spoil", [lambda row: row.index_fill(0, torch.tensor([7]), torch.nan), lambda row: row * -torch.inf * row.abs()])
+def test_a_row_without_a_token_says_why_and_spoils_no_other(draws: Draws, size: tuple[int, int], spoil: Callable[[Tensor], Tensor]):
+    row = shapes(*size)["normal"].abs() + 1
+    asked: list[RowRequest] = [request(DRAWN, 1, size[0]) for _ in range(3)]
+    draws.ask(asked)
+    draws.sampler.launch(torch.stack([row, spoil(row), row]).cuda())
+    found = [token for token, _ in draws.answers()]
+    assert found == [plain(row, asked[0], size[0]), -1, plain(row, asked[2], size[0])]
+    with pytest.raises(SamplingError, match=r"largest logit is (nan|-inf)"):
+        draws.check(1)
+
+
+def test_company_place_and_graph_change_nothing(draws: Draws, size: tuple[int, int]):
+    rows = list(shapes(*size).values())
+    logits = torch.stack([rows[at % len(rows)] for at in range(32)])
+    modes = [how for name, how in MODES.items() if name != "hot"]
+    asked = [request(modes[at % len(modes)], at, size[0]) for at in range(32)]
+    whole = tokens_of(draws, logits, asked)
+    for count in (1, 3, 8, 17):
+        for first in {0, (32 - count) // 2, 32 - count}:
+            part = slice(first, first + count)
+            assert tokens_of(draws, logits[part], asked[part]) == whole[part], f"{count} rows from {first}"
+    given = logits.cuda()
+    draws.ask(asked)
+    draws.sampler.launch(given)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        draws.sampler.launch(given)
+    for _ in range(3):
+        draws.sampler.tokens.fill_(-7)
+        graph.replay()
+        assert [token for token, _ in draws.answers()] == whole
+    mixed = [asked[at] if at % 2 else None for at in range(32)]
+    draws.ask(mixed)
+    graph.replay()
+    assert [token for token, _ in draws.answers()] == [token if at % 2 else -1 for at, token in enumerate(whole)]
