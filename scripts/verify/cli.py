@@ -47,6 +47,8 @@ def parser(name: str, base_url: str) -> argparse.ArgumentParser:
     made.add_argument("--json", type=Path, help="write the whole result to this file")
     made.add_argument("--only", default="", help="checks to run, separated by commas")
     made.add_argument("--lengths", "--needle-tokens", type=_lengths, default=(), help="prompt lengths of the checks that have some")
+    if name == "gate":
+        made.add_argument("--references", type=Path, help="hashes of serial replies to find again; written if there is no such file")
     return made
 
 
@@ -56,7 +58,7 @@ def run(arguments: Sequence[str], screen: Screen, base_url: str = "", key: str =
     `key` is that of this installation; another server's key comes from the environment.
     """
     told = parser(name, base_url).parse_args(arguments)
-    options = suite.Options(tuple(one for one in told.only.split(",") if one), told.lengths)
+    options = suite.Options(tuple(one for one in told.only.split(",") if one), told.lengths, getattr(told, "references", None))
     checks = suite.chosen(SUITES[name](options), options)
     if not told.base_url:
         raise Failure(

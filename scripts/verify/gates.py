@@ -5,11 +5,13 @@ Serial means `draft: false`, one request at a time, from an empty cache: the def
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from failure import Failure
@@ -105,7 +107,7 @@ def _at_once(server: Server, asked: Sequence[Asked]) -> list[Reply]:
 
 
 def gate(options: Options) -> tuple[Check, ...]:
-    """Drafted against serial, kind by kind, alone; then all of them four at a time."""
+    """Drafted against serial, kind by kind, alone; then all of them four at a time; then serial against the references of another run."""
     serial = Serial()
 
     def alone(server: Server, check: Check, options: Options) -> Result:
@@ -117,8 +119,28 @@ def gate(options: Options) -> tuple[Check, ...]:
         asked = [one for kind in KINDS for one in cases(kind)]
         return verdict(check, _compared(server, serial, asked, _at_once(server, asked)))
 
+    def as_before(server: Server, check: Check, options: Options) -> Result:
+        return _referred(check, [(one.name, serial.of(server, one)) for kind in KINDS for one in cases(kind)], options.references)
+
     kinds = [Check(kind, f"{title}, drafted", 1.0, alone) for kind, title in KINDS.items()]
-    return (*kinds, Check("together", f"all, {TOGETHER} at once", 1.0, together))
+    before = [Check("references", "serial, as before", 1.0, as_before)] if options.references else []
+    return (*kinds, Check("together", f"all, {TOGETHER} at once", 1.0, together), *before)
+
+
+def _referred(check: Check, replies: Sequence[tuple[str, Reply]], path: Path | None) -> Result:
+    """Each reply's hash against that of its name in the file; a file that is not there is written. Raises Failure E_CONFIG."""
+    found = {name: reply.token_sha or reply.error for name, reply in replies}
+    if path is None or not path.exists():
+        missing = [name for name, reply in replies if not reply.token_sha]
+        if path and not missing:
+            path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        return skip(check, f"no hash of {missing[0]}" if missing else f"nothing to compare with; {len(found)} hashes are in {path} now")
+    try:
+        wanted = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise Failure("E_CONFIG", found=f"{path}: {error}", needed="a file that verify gate --references wrote") from None
+    told = ((name, one, wanted.get(name)) for name, one in found.items())
+    return verdict(check, [(name, "" if one == before else f"found {one}, needed {before}") for name, one, before in told])
 
 
 def gatelong(options: Options) -> tuple[Check, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from failure import Failure
@@ -24,10 +25,14 @@ REPLY_ROOM_TOKENS = 400
 
 @dataclass(frozen=True)
 class Options:
-    """`only` names checks, empty means all. `lengths` of prompts; those that do not fit the server's context are left out."""
+    """`only` names checks, empty means all. `lengths` of prompts; those that do not fit the server's context are left out.
+
+    `references` is a file of hashes from another run of a gate.
+    """
 
     only: tuple[str, ...] = ()
     lengths: tuple[int, ...] = ()
+    references: Path | None = None
 
 
 @dataclass(frozen=True)

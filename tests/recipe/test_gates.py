@@ -54,6 +54,7 @@ class Exact:
             "warm": cached > 0,
             "long": drafted and len(text) > 20_000,
         }
+        text += self.flaw if self.flaw == "other build" else ""
         said = f"{text} {[body.get(name) for name in ('temperature', 'seed', 'top_k')]} {bool(wrong.get(self.flaw))}"
         figures = {"drafted_tokens": drafted} | (
             {} if self.flaw == "no hash" else {"token_sha": hashlib.sha256(said.encode()).hexdigest()[:12]}
@@ -196,3 +197,25 @@ def test_ranks_that_are_a_step_behind_are_asked_again(monkeypatch: pytest.Monkey
 
     with serving(model.respond, late) as server:
         assert verify(server, "ranks", "--only", "tokens")[0] == 0
+
+
+def test_serial_replies_are_compared_with_those_of_another_run(exact: ScriptedChat, tmp_path: Path) -> None:
+    path = tmp_path / "before.json"
+    asked = ("--only", "counting,references", "--references", str(path))
+    status, text = verify(exact, "gate", *asked)
+    assert status == 0
+    assert "nothing to compare with; 30 hashes are in" in text
+    status, text = verify(exact, "gate", *asked)
+    assert (status, "gate: 2 passed, 0 failed, 0 skipped" in text) == (0, True)
+    status, text = flawed("other build", "gate", *asked)
+    assert status == 1
+    assert " greedy: found " in text
+    assert text.splitlines()[-1].endswith("failed: serial, as before")
+    path.write_text("[1]")
+    with pytest.raises(Failure, match=r"before\.json"):
+        verify(exact, "gate", *asked)
+
+
+def test_replies_without_hashes_are_no_references(tmp_path: Path) -> None:
+    flawed("no hash", "gate", "--only", "references", "--references", str(tmp_path / "before.json"))
+    assert not list(tmp_path.iterdir())
