@@ -119,7 +119,8 @@ def test_both_ranks_hold_the_same_logits_and_the_same_replicated_state(told) -> 
     def replicated(engine: RankEngine) -> list[Tensor]:
         sequence = engine.sequence(150)
         output = engine.model.run_prompt(sequence, by_rank[0][2].prompt, taps=(0, 2, 3))
-        kept = [engine.pool.sequence_latents(sequence.pages, 130), engine.pool.sequence_pooled(sequence.pages, 32)]
+        saved = engine.pool.save(sequence.pages)
+        kept = [saved["latents"].flatten(1, 2)[:, :130], saved["pooled"].flatten(1, 2)[:, :32]]
         engine.release(sequence)
         return [*kept, engine.slots.index_tail[:, sequence.slot].clone(), output.hidden, output.taps]
 

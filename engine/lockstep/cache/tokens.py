@@ -35,14 +35,6 @@ class TokenPool:
         else:
             self.latents, self.pooled = (torch.zeros(layers, *size, device=device, dtype=dtype) for size in sizes)
 
-    def sequence_latents(self, pages: list[int], tokens: int) -> Tensor:
-        """Latents of the first `tokens` tokens in position order as stored, `[layer, tokens, width]`, a copy."""
-        return self._ordered(self.latents, PAGE_TOKENS, pages, tokens)
-
-    def sequence_pooled(self, pages: list[int], pools: int) -> Tensor:
-        """Index keys of the first `pools` pools in position order as stored, `[layer, pools, width]`, a copy."""
-        return self._ordered(self.pooled, self.pools_per_page, pages, pools)
-
     @property
     def page_bytes(self) -> int:
         """Bytes of one page, all layers."""
@@ -70,9 +62,3 @@ class TokenPool:
 
     def _paged(self, store: Tensor) -> Tensor:
         return store.view(store.shape[0], self.pages + 2, -1, store.shape[-1])
-
-    @staticmethod
-    def _ordered(store: Tensor, per_page: int, pages: list[int], count: int) -> Tensor:
-        paged = store.view(store.shape[0], -1, per_page, store.shape[-1])
-        index = torch.tensor(pages[: -(-count // per_page)], dtype=torch.int64, device=store.device)
-        return paged.index_select(1, index).flatten(1, 2)[:, :count]
