@@ -54,12 +54,13 @@ def head_tree(root: Path) -> str:
     try:
         return git.ask(root, "rev-parse", "--verify", "--quiet", f"HEAD:{ENGINE}")
     except GitError as error:
-        raise Failure(
-            "E_PIN",
-            found=f"no committed folder {ENGINE}/ in {root} ({error.said})",
-            needed="a Git clone of this repository with at least its last commit",
-            remedy="clone the repository with Git instead of unpacking an archive of it",
-        ) from None
+        needed = "a Git clone of this repository with at least its last commit"
+        remedy = "clone the repository with Git instead of unpacking an archive of it"
+        found = f"no committed folder {ENGINE}/ in {root} ({error.said})"
+        if "dubious ownership" in error.output:
+            found, needed = f"Git asks who trusts {root}, as it belongs to another user", "a clone of your own"
+            remedy = f"call as its owner, or: git config --global --add safe.directory '{root}'"
+        raise Failure("E_PIN", found=found, needed=needed, remedy=remedy) from None
 
 
 def require_clean(root: Path, series: listing.Series) -> None:

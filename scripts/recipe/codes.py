@@ -61,12 +61,7 @@ _ALL = (
     Code("I_CLEANED", "inform", "builds that nothing goes back to were removed"),
     Code("I_SERVICE", "inform", "units for systemd were written"),
     Code("I_WATCH", "inform", "what the watchdog saw, or that it is paused"),
-    Code(
-        "W_WATCH",
-        "inform",
-        "the watchdog saw a server that is not well",
-        "./start.sh status says more; watch pause leaves it alone",
-    ),
+    Code("W_WATCH", "inform", "the watchdog saw a server that is not well", "./start.sh status says more; watch pause leaves it alone"),
     Code("I_ARCHIVE", "inform", "logs were packed into an archive"),
     Code(
         "W_SETTING", "inform", "a line of a settings file, or a key, is not used as it may have been meant", "correct the line or key named"
@@ -81,32 +76,14 @@ _ALL = (
         "nvidia-smi -pl sets it until the next boot",
     ),
     Code(
-        "W_THROTTLE",
-        "inform",
-        "a GPU keeps its clocks down before anything runs",
-        "check cooling and power: nvidia-smi -q -d PERFORMANCE",
+        "W_THROTTLE", "inform", "a GPU keeps its clocks down before anything runs", "check cooling and power: nvidia-smi -q -d PERFORMANCE"
     ),
-    Code(
-        "W_PCIE",
-        "inform",
-        "a GPU's link is not what it could be, or crosses processors",
-        "check slot and riser; choose other GPUS",
-    ),
-    Code(
-        "W_LICENSE",
-        "inform",
-        "the DFlash2 drafter is for non-commercial use (CC BY-NC-ND 4.0)",
-        "DRAFTER=mtp serves without it",
-    ),
+    Code("W_PCIE", "inform", "a GPU's link is not what it could be, or crosses processors", "check slot and riser; choose other GPUS"),
+    Code("W_LICENSE", "inform", "the DFlash2 drafter is for non-commercial use (CC BY-NC-ND 4.0)", "DRAFTER=mtp serves without it"),
     Code(
         "W_DIFFERS", "inform", "the running server was started with other settings than those given now", "./start.sh restart applies them"
     ),
-    Code(
-        "W_OPEN_BIND",
-        "inform",
-        "the API listens beyond loopback and nobody needs a key",
-        "AUTH=auto or key, or HOST=127.0.0.1",
-    ),
+    Code("W_OPEN_BIND", "inform", "the API listens beyond loopback and nobody needs a key", "AUTH=auto or key, or HOST=127.0.0.1"),
     Code(
         "W_ROLLBACK",
         "inform",
@@ -131,21 +108,11 @@ _ALL = (
     Code(
         "E_GPU", "gpu", "the GPUs asked for are not there", "install the NVIDIA driver or correct GPUS; PROFILE=embedded serves on the CPU"
     ),
-    Code(
-        "E_NVIDIA_RUNTIME",
-        "docker",
-        "Docker gives a container no GPU",
-        "install and configure the NVIDIA Container Toolkit",
-    ),
+    Code("E_NVIDIA_RUNTIME", "docker", "Docker gives a container no GPU", "install and configure the NVIDIA Container Toolkit"),
     Code("E_GPU_BUSY", "gpu", "another program uses a GPU", "end the program named, or choose other GPUS"),
     Code("E_GPU_MEMORY", "gpu", "a GPU has too little free memory", "end other work on it, or lower MIN_GPU_FREE_MIB"),
     Code("E_GPU_HOT", "gpu", "a GPU is too hot to begin with", "let it cool, check fans and air; MAX_GPU_CELSIUS is the limit"),
-    Code(
-        "E_KEY",
-        "config",
-        "the file of the API key cannot be used",
-        "correct or remove it: a start makes a missing one",
-    ),
+    Code("E_KEY", "config", "the file of the API key cannot be used", "correct or remove it: a start makes a missing one"),
     Code("E_LICENSE", "config", "the licence of the drafter was not accepted", "DRAFTER=mtp ./start.sh serves without it"),
     Code(
         "E_DISK",

@@ -13,7 +13,7 @@ from recipe.job import Job
 from recipe.plan import Action, Task
 
 READY = "ready.json"
-ONLY_LOCKED = ("--require-hashes", "--only-binary=:all:", "--no-deps")
+ONLY_LOCKED = ("--require-hashes", "--only-binary=:all:", "--no-deps", "--progress-bar=off")
 
 
 class Environment:

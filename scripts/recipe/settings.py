@@ -184,11 +184,7 @@ _engine_setting(
     unit="GiB",
 )
 _setting(
-    "DRAFTER",
-    2,
-    "dflash2",
-    choice("dflash2", "mtp", "none"),
-    "who drafts: the DFlash2 drafter, the checkpoint's own MTP layer, or nobody",
+    "DRAFTER", 2, "dflash2", choice("dflash2", "mtp", "none"), "who drafts: the DFlash2 drafter, the checkpoint's own MTP layer, or nobody"
 )
 _engine_setting(
     "DRAFT_POLICY",

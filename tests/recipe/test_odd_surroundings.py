@@ -111,6 +111,15 @@ def test_a_record_of_another_user_is_not_taken_for_none(open_box: Box, script: s
     assert "Permission denied" in done.stderr
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_clone_of_another_user_is_told_with_the_way_out(box: Box) -> None:
+    os.chown(box.root, 65534, 65534)
+    os.chown(box.root / ".git", 65534, 65534)
+    done = box.run("doctor")
+    assert done.returncode == 9
+    assert f"git config --global --add safe.directory '{box.root}'" in done.stderr
+
+
 def test_a_variable_that_looks_like_a_setting_is_told_by_config(box: Box) -> None:
     assert "note: environment: CONTEX is no setting; CONTEXT is: ignored" in box.run("config", CONTEX="9").stdout
 
