@@ -1,14 +1,18 @@
 """Step 4: bytes between the GPUs are asked for at every start, launch tables are whole, of this build and these cards, or not used."""
 
 import json
+import os
 import struct
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fixtures.clone_box import Box
+from fixtures.clone_box import ROOT, Box
 from fixtures.gpu_host import GpuHost
+from lockstep.config.serving import ServingOptions
 from recipe.adapters import pci
 
 
@@ -139,6 +143,17 @@ def test_a_build_without_tables_says_so_and_serves(host: GpuHost) -> None:
     assert done.returncode == 0, done.stderr
     assert "[I_TUNE] this build makes no launch tables" in done.stdout
     assert "--launch-table" not in host.asked("POST /containers/create")[0]["Cmd"]
+
+
+def test_the_tuner_itself_takes_these_words_and_says_what_is_read(tmp_path: Path) -> None:
+    table = tmp_path / "table.json"
+    words = ["--model", str(ROOT / "embedded"), "--out", str(table), "--device", "cpu", "--dense", "q4", "--ranks", "2"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "engine"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-m", "tuning", *words], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == {"table": str(table), "complete": True, "entries": 0, "changed": 0}
+    assert json.loads(table.read_text())["complete"] is True
+    assert ServingOptions.from_argv(["--model", "x", "--launch-table", str(table)]).launch_table == table
 
 
 def test_cards_of_two_kinds_share_no_table(host: GpuHost) -> None:
