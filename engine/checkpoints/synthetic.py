@@ -43,10 +43,11 @@ def make_synthetic(directory: Path, shapes: str, layers: int, device: str, seed:
     size = replace(size, layers=layers, dense_layers=min(size.dense_layers, layers), drafter_taps=taps)
     draw = torch.Generator(device).manual_seed(seed)
     tokenizer = train_tokenizer(corpus(seed), size)
-    write_checkpoint(directory, size, tokenizer, lambda slot: _drawn(slot, draw), lambda slot: _drawn(slot, draw), seed)
+    write_checkpoint(directory, size, tokenizer, lambda slot: drawn(slot, draw), lambda slot: drawn(slot, draw), seed)
 
 
-def _drawn(slot: Slot, draw: torch.Generator) -> Tensor | Exl3Matrix:
+def drawn(slot: Slot, draw: torch.Generator) -> Tensor | Exl3Matrix:
+    """Random values of a slot, on the device of `draw`; an EXL3 slot as random words."""
     if not slot.exl3:
         return torch.randn(slot.shape, generator=draw, device=draw.device).mul_(slot.std).add_(slot.mean)
     outputs, inputs = slot.shape

@@ -64,31 +64,3 @@ def test_hyper_connections(width: int):
     assert near(second, hyper_connection.split_normed(merged, following, weight, 1e-5)[0], 4e-3)
     for index in range(3):
         rows_alone(lambda part, index=index: run(part)[index])
-
-
-@pytest.mark.parametrize(("heads", "width"), [(4, 32), (32, 128)])
-def test_windows_of_the_delta_rule(heads: int, width: int):
-    active = (3, 3, 2, 1)
-    rows = sum(active)
-    q, k, v = (draw(rows, heads, width, seed=seed) for seed in (1, 2, 3))
-    given = (
-        q * width**-1,
-        k / k.norm(dim=-1, keepdim=True),
-        v,
-        -5 * torch.rand(rows, heads, width, device="cuda"),
-        torch.rand(rows, heads, 1, device="cuda"),
-    )
-    start, base, scratch = draw(8, heads, width, width), torch.tensor([0, 2, 4], device="cuda"), torch.tensor([1, 3, 5], device="cuda")
-
-    def run(step: Callable[..., None], which: list[int], steps: tuple[int, ...], pick: list[int]) -> tuple[Tensor, Tensor]:
-        state, out = start.clone(), torch.full((len(pick), heads, width), torch.nan, device="cuda")
-        step(state, base[which], scratch[which], tuple(part[pick] for part in given), steps, out)
-        return state, out
-
-    state, out = run(kda.step_window, [0, 1, 2], active, list(range(rows)))
-    plain_state, plain_out = run(plain_kda.step_window, [0, 1, 2], active, list(range(rows)))
-    assert near(state, plain_state, 1e-6)
-    assert near(out, plain_out, 1e-6)
-    lone_state, lone_out = run(kda.step_window, [1], (1, 1, 1), [1, 4, 7])
-    assert torch.equal(lone_out, out[[1, 4, 7]])
-    assert torch.equal(lone_state[3], state[3])

@@ -14,9 +14,13 @@ from lockstep.kernels.exl3 import CODEBOOKS
 from lockstep.kernels.experts import grouped
 from lockstep.kernels.experts.grouped import Shape
 from lockstep.kernels.hyper_connection import fused as sites
-from lockstep.kernels.kda import step
+from lockstep.kernels.indexer import paged as indexing
+from lockstep.kernels.kda import chain
+from lockstep.kernels.latent_attention import paged as attention
 from lockstep.kernels.linear import RowMatrix, rows
 from lockstep.kernels.rms_norm import fused as norms
+from lockstep.kernels.router import choose
+from lockstep.kernels.sampling import fused as sampling
 
 TARGET = "sm_120"
 # Real shapes of one rank of two and of one rank alone, and those of the embedded checkpoint: hidden and expert width.
@@ -67,8 +71,11 @@ def test_dense_products_compile_for_the_target(form: str, count: int):
 
 
 def test_kernels_between_the_products_compile_for_the_target():
-    for width in (128, 32):
-        holds(compiled(step.SOURCE, {"WIDTH": width}, TARGET), {"step_window"})
+    for heads, width in ((32, 128), (64, 128), (4, 32)):
+        macros = chain.macros(heads, width, 3 * heads * width + 2 * width + heads)
+        holds(compiled(chain.SOURCE, macros, TARGET), {"window", "commit"})
+    for inputs, experts, slots in ((4096, 288, 8), (256, 16, 2)):
+        holds(compiled(choose.SOURCE, choose.macros(inputs, experts, slots), TARGET), {"choose"})
     for hidden in (4096, 256):
         holds(compiled(sites.SOURCE, {"HIDDEN": hidden}, TARGET), {"begin", "mix", "merge"})
     for width in (64, 128, 512, 1536, 4096):
@@ -76,8 +83,28 @@ def test_kernels_between_the_products_compile_for_the_target():
             holds(compiled(norms.SOURCE, norms.macros(width, gated), TARGET), {"row_norm"})
 
 
+@pytest.mark.parametrize("card", [TARGET, "sm_90"])
+def test_the_sampler_compiles_for_every_card(card: str):
+    for vocabulary, kind in ((154880, torch.bfloat16), (2276, torch.float32)):
+        for threads in sampling.KERNEL.space["THREADS"]:
+            holds(compiled(sampling.SOURCE, sampling.macros(vocabulary, kind) | {"THREADS": threads}, card), {"sample"})
+
+
+@pytest.mark.parametrize("coded", [False, True])
+def test_attention_over_pages_compiles_for_the_target(coded: bool):
+    norms = lambda *widths: attention.Norms(*map(torch.empty, widths), torch.empty(0), torch.empty(0), 1e-5)  # noqa: E731
+    for own, heads, index_heads, pools in ((norms(1536, 512, 128), 32, 32, 512), (norms(64, 64, 32), 4, 8, 64)):
+        macros = attention.macros(own, index_heads, heads, pools, coded)
+        found = compiled(attention.SOURCE, macros, TARGET)
+        holds(found, {"prepare", "attend", "join", "commit"})
+        assert attention.shared_bytes(macros) <= MOST_SHARED_BYTES
+        key = len(own.key)
+        places = (heads * 256 + index_heads * key, heads * 256, macros["PITCH"], macros["PITCH"] - key - index_heads)
+        holds(compiled(indexing.SOURCE, indexing.macros(index_heads, key, pools, *places, coded), TARGET), {"score", "select"})
+
+
 def test_every_source_is_compiled_here():
-    assert set(ALL_SOURCES) == {module.SOURCE for module in (grouped, rows, step, sites, norms)}
+    assert set(ALL_SOURCES) == {module.SOURCE for module in (grouped, rows, chain, sites, norms, sampling, attention, indexing, choose)}
 
 
 def test_a_source_that_does_not_compile_is_named_with_the_compilers_words(tmp_path: Path):

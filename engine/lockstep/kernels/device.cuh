@@ -48,6 +48,12 @@ __device__ __forceinline__ u16 e4m3_to_half(u32 code) {
     return (u16)y;
 }
 
+__device__ __forceinline__ float half_to_float(u16 x) {
+    float y;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+    return y;
+}
+
 // int32: count, sequences, steps, 0; then for each row its id, position (-1: padding), owner, step, latent place, pool place; the first row of
 // each step and the end; for each sequence its slot, the copy of its state to read, the copy to write, and the rows to keep.
 struct Plan {

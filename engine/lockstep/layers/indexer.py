@@ -5,7 +5,9 @@ from torch import Tensor
 
 from lockstep.config.model import TextConfig
 from lockstep.kernels import fp8, indexer
+from lockstep.kernels.indexer import paged
 from lockstep.kernels.rms_norm import layer_norm
+from lockstep.kernels.round import Round
 from lockstep.layers.linear import Linear
 from lockstep.layers.params import Params
 from lockstep.layers.rows import RowMemory, Rows, ScoredRows, TokenStore
@@ -38,6 +40,13 @@ class Indexer:
         query = query.view(-1, self.heads, self.width)
         keys = fp8.read(store.pooled, group.pool_places, query.dtype)
         return indexer.select(indexer.scores(query, weight, keys), group.candidates, self.limit)
+
+    def choose(self, queries: Tensor, projected: Tensor, at: Round, store: TokenStore) -> Tensor:
+        """Pools of a step's rows, see `kernels.indexer.paged`. Queries end each row of `queries`, weights stand before the gate."""
+        own, pitch, coded = self.heads * self.width, projected.shape[1], store.pooled.dtype is torch.uint8
+        places = (queries.shape[1], queries.shape[1] - own, pitch, pitch - self.width - self.heads)
+        found = paged.macros(self.heads, self.width, self.limit, *places, coded)
+        return paged.choose(queries, projected, store.pooled, at, self.scale, found)
 
     def replace(self, keys: Tensor, chosen: Tensor, group: ScoredRows) -> None:
         """Make the group's rows of `keys [R, K']` list the members of the chosen pools."""

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lockstep.config.model import TextConfig
 from lockstep.kernels import kda
+from lockstep.kernels.kda import chain
 from lockstep.kernels.linear import pack
 from lockstep.kernels.rms_norm import gated_rms_norm
 from lockstep.layers.linear import Linear
@@ -23,22 +24,27 @@ class KdaAttention:
         self.layer = layer
         inputs = {f"{name}_proj": channels for name in "qkv"} | {"f_a_proj": width, "g_a_proj": width, "b_proj": heads}
         self.project = Linear.load(params, hidden, inputs)
-        decay_and_gate = pack(torch.stack([params.dense(f"{name}_b_proj", width, channels) for name in "fg"]))
+        low = torch.stack([params.dense(f"{name}_b_proj", width, channels) for name in "fg"])
         taps = [params.float(f"{name}_conv1d.weight", channels, 1, config.linear_conv_kernel) for name in "qkv"]
         self.mixer = kda.Mixer(
             taps=torch.cat(taps)[:, 0].T.contiguous(),
-            decay_and_gate=decay_and_gate,
+            decay_and_gate=pack(low),
             rate=params.float("A_log", heads).exp().view(heads, 1),
             offset=params.float("dt_bias", channels).view(heads, width),
             bound=config.linear_gate_lower_bound,
+            low=chain.pack_low(low) if low.is_cuda else low,
         )
         self.norm_weight = params.float("o_norm.weight", width)
         self.norm_eps = config.rms_norm_eps
         self.out = Linear.load(params, channels, {"o_proj": hidden})
         self.exchange = params.exchange
 
-    def __call__(self, x: Tensor, rows: Rows, memory: RowMemory) -> Tensor:
+    def __call__(self, x: Tensor, rows: Rows, memory: RowMemory | None) -> Tensor:
         """`x [R, D]` to `[R, D]`."""
+        if rows.round is not None:
+            self.project.into(rows.round.projected[self.layer], x)
+            return self.exchange.add(self.out(chain.window(rows.round, self.layer, self.mixer, self.norm_weight, self.norm_eps)))
+        assert memory is not None
         inputs, gate = kda.prepare(self.project(x), partial(memory.conv_source, self.layer), rows.conv_index, self.mixer)
         o = gated_rms_norm(memory.delta_rule(self.layer, inputs), self.norm_weight, gate, self.norm_eps)
         return self.exchange.add(self.out(o.flatten(1)))

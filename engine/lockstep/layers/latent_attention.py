@@ -7,8 +7,10 @@ from torch import Tensor
 
 from lockstep.config.model import TextConfig
 from lockstep.kernels import fp8
-from lockstep.kernels.latent_attention import attend
-from lockstep.kernels.linear import linear, pack
+from lockstep.kernels.cuda import Kernel
+from lockstep.kernels.latent_attention import attend, paged
+from lockstep.kernels.linear import linear, pack_rows
+from lockstep.kernels.round import Round
 from lockstep.layers.indexer import Indexer
 from lockstep.layers.linear import Linear
 from lockstep.layers.norm import RmsNorm
@@ -42,17 +44,24 @@ class LatentAttention:
         self.sizes = [*inputs.values(), config.index_head_dim]
         self.query_norm = RmsNorm(params, "q_a_layernorm", config.q_lora_rank, config.rms_norm_eps)
         self.latent_norm = RmsNorm(params, "kv_a_layernorm", latent, config.rms_norm_eps)
-        self.query = Linear.load(params, config.q_lora_rank, {"q_b_proj": heads * key})
+        queries = params.matrix("q_b_proj", config.q_lora_rank, heads * key)
+        self.query = Linear([queries])
         expand = params.dense("kv_b_proj", latent, heads * (key + value)).view(heads, key + value, latent)
-        self.absorb_key = pack(expand[:, :key].transpose(1, 2))
-        self.expand_value = pack(expand[:, key:])
+        self.absorb_key = pack_rows(expand[:, :key].transpose(1, 2))
+        self.expand_value = pack_rows(expand[:, key:])
         self.out = Linear.load(params, heads * value, {"o_proj": hidden})
         self.indexer = Indexer(index, config)
+        self.both = Linear([queries, index.matrix("wq_b", config.q_lora_rank, self.indexer.heads * self.indexer.width)])
+        norms = (self.query_norm.weight, self.latent_norm.weight, *self.indexer.norm, self.indexer.position_bias)
+        self.norms = paged.Norms(*norms, config.rms_norm_eps)
         self.exchange = params.exchange
         self.on_select: SelectionHook | None = None
 
-    def __call__(self, x: Tensor, rows: Rows, memory: RowMemory, store: TokenStore) -> Tensor:
+    def __call__(self, x: Tensor, rows: Rows, memory: RowMemory | None, store: TokenStore) -> Tensor:
         """`x [R, D]` to `[R, D]`; stores latents and pooled keys of the rows first, then reads."""
+        if rows.round is not None:
+            return self._over_pages(x, rows.round, store)
+        assert memory is not None
         query, latent, key, weight, gate = self.project(x).split_with_sizes(self.sizes, -1)
         query = self.query_norm(query)
         fp8.write(store.latents, rows.latent_places, self.latent_norm(latent))
@@ -63,6 +72,20 @@ class LatentAttention:
         if rows.count < rows.padded:
             context = torch.cat([context, context.new_zeros(rows.padded - rows.count, *context.shape[1:])])
         return self.exchange.add(self.out(linear(context, self.expand_value).flatten(1)))
+
+    def _over_pages(self, x: Tensor, at: Round, store: TokenStore) -> Tensor:
+        kernels = self.kernels(store.latents.dtype is torch.uint8, x.device)
+        projected = self.project(x)
+        both = self.both(paged.prepare(projected, at, store.layer, self.norms, store.latents, store.pooled, kernels))
+        chosen = self.indexer.choose(both, projected, at, store) if at.scores is not None else None
+        width = both.shape[1] - self.indexer.heads * self.indexer.width
+        absorbed = linear(both[:, :width].unflatten(1, (self.heads, -1)), self.absorb_key)
+        context = paged.attend(absorbed, at, store.latents, chosen, self.scale, kernels)
+        return self.exchange.add(self.out(linear(context, self.expand_value).flatten(1)))
+
+    def kernels(self, coded: bool, device: torch.device) -> dict[str, Kernel]:
+        """What runs over pages between the products; `coded`: of fp8 rows."""
+        return paged.load(paged.macros(self.norms, self.indexer.heads, self.heads, self.indexer.limit, coded), device)
 
     def _keys(self, query: Tensor, weight: Tensor, rows: Rows, store: TokenStore) -> Tensor:
         chosen = [(group, self.indexer.select(query, weight, group, store)) for group in rows.scored]

@@ -9,7 +9,7 @@ from lockstep.config.model import TextConfig
 from lockstep.kernels import experts
 from lockstep.kernels.exl3 import Exl3Matrix
 from lockstep.kernels.linear import Packed, linear, pack
-from lockstep.kernels.router import route
+from lockstep.kernels.router import choose, route
 from lockstep.kernels.swiglu import swiglu_between
 from lockstep.layers.linear import Linear
 from lockstep.layers.params import Params
@@ -46,7 +46,9 @@ class SparseMlp:
     def __init__(self, params: Params, config: TextConfig) -> None:
         hidden, count = config.hidden_size, config.n_routed_experts
         self.slots, self.factor, self.limit = config.num_experts_per_tok, config.routed_scaling_factor, config.swiglu_limit
-        self.router = pack(params.float("gate.weight", count, hidden))
+        gate = params.float("gate.weight", count, hidden)
+        self.router = pack(gate)
+        self.gate, self.ticket = gate, torch.zeros(1, dtype=torch.int32, device=gate.device)
         self.correction = params.float("gate.e_score_correction_bias", count)
         self.shared = DenseMlp(params.under("shared_experts"), config, config.shared_intermediate_size)
         self.exchange, self.held, self.count = params.exchange, params.share.experts(config), count
@@ -54,7 +56,11 @@ class SparseMlp:
 
     def __call__(self, x: Tensor, rows: Rows) -> Tensor:
         """`[R, D]` to `[R, D]`; padding rows get the shared expert only."""
-        chosen, weights = route(linear(x.float(), self.router), self.correction, self.slots, self.factor)
+        if choose.runs(x, self.gate):
+            given = rows.round.plan if rows.round else rows.count
+            chosen, weights = choose.choose(x, self.gate, self.correction, self.slots, self.factor, self.ticket, given)
+        else:
+            chosen, weights = route(linear(x.float(), self.router), self.correction, self.slots, self.factor)
         out = self.shared.partial(x)
         if rows.count < rows.padded:
             chosen, weights = chosen[: rows.count], weights[: rows.count]

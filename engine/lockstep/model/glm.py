@@ -17,6 +17,7 @@ from lockstep.cache.window import PromptTile, StepWindow
 from lockstep.config.model import Attention, Mlp, ModelConfig, TextConfig
 from lockstep.config.share import Share
 from lockstep.kernels import host, hyper_connection
+from lockstep.kernels.experts import GroupedExperts
 from lockstep.kernels.hyper_connection import Site
 from lockstep.kernels.linear import MAX_STEP_ROWS, PROMPT_ROWS, STEP_ROWS
 from lockstep.layers.embedding import Embedding, Head
@@ -28,6 +29,7 @@ from lockstep.layers.mlp import DenseMlp, SparseMlp
 from lockstep.layers.norm import RmsNorm
 from lockstep.layers.params import Params, WeightSource
 from lockstep.layers.rows import RowMemory, Rows, TokenStore
+from lockstep.model.rounds import Opened, Rounds
 from lockstep.model.rows import RowPlanner
 from lockstep.weights.split import SplitWeights
 
@@ -40,11 +42,12 @@ Window = tuple[Sequence, Items[int]]
 class RowOutput:
     """What a pass returns for R rows: `hidden [R, D]` after the final norm; `taps [len(taps), R, D]`, stream means after those layers.
 
-    A tap numbered as the layer behind the last one is `hidden` itself.
+    A tap numbered as the layer behind the last one is `hidden` itself. `logits` as of `GlmModel.head`, where the pass has them already.
     """
 
     hidden: Tensor
     taps: Tensor
+    logits: Tensor | None = None
 
 
 class DecoderLayer:
@@ -59,7 +62,9 @@ class DecoderLayer:
         sparse = config.mlp_kinds[index] is Mlp.SPARSE
         self.mlp = SparseMlp(params.under("mlp"), config) if sparse else DenseMlp(params.under("mlp"), config, config.intermediate_size)
 
-    def __call__(self, flow: hyper_connection.Flow, following: Site, rows: Rows, memory: RowMemory, store: TokenStore | None) -> None:
+    def __call__(
+        self, flow: hyper_connection.Flow, following: Site, rows: Rows, memory: RowMemory | None, store: TokenStore | None
+    ) -> None:
         """Take `flow` through the layer to the site that follows."""
         x = flow.enter(self.attention_norm.weight, self.attention_norm.eps)
         if isinstance(self.attention, KdaAttention):
@@ -94,7 +99,8 @@ class GlmModel:
             counts[kind] += 1
         self.norm = RmsNorm(trunk, "norm", config.hidden_size, config.rms_norm_eps)
         self._head = Head(trunk, "embed_tokens", config) if config.tie_word_embeddings else Head(params, "lm_head", config)
-        self._open: tuple[list[Window], list[int], StepWindow] | None = None
+        self._open: tuple[list[Window], list[int], StepWindow | Opened] | None = None
+        self.rounds: Rounds | None = None
 
     @classmethod
     def load(
@@ -119,6 +125,9 @@ class GlmModel:
         dsa = self.config.attention_kinds.count(Attention.DSA)
         stores = iter([TokenStore(pool.latents[layer], pool.pooled[layer], layer) for layer in range(dsa)])
         self._stores = [next(stores) if kind is Attention.DSA else None for kind in self.config.attention_kinds]
+        grouped = all(isinstance(layer.mlp, DenseMlp) or isinstance(layer.mlp.experts, GroupedExperts) for layer in self.layers)
+        if Rounds.run_here(self.config, slots, grouped):
+            self.rounds = Rounds(self.config, [layer.attention for layer in self.layers], pool, slots, self._round)
 
     @torch.inference_mode()
     def run_prompt(
@@ -169,6 +178,10 @@ class GlmModel:
         order = sorted(range(len(windows)), key=lambda w: -len(windows[w][1]))
         sequences, tokens = [windows[w][0] for w in order], [windows[w][1] for w in order]
         active = tuple(sum(len(ids) > step for ids in tokens) for step in range(len(tokens[0])))
+        if self.rounds is not None:
+            found, opened = self.rounds.run(sequences, tokens, active, order, taps)
+            self._open = (list(windows), order, opened)
+            return RowOutput(*found)
         rows = self._planner.plan(sequences, tokens, active, host.padded(total, self.embedding.table, STEP_ROWS))
         window = StepWindow(self.slots, [sequence.slot for sequence in sequences], active, rows.padded)
         self._open = (list(windows), order, window)
@@ -194,12 +207,22 @@ class GlmModel:
         return self._head(hidden)
 
     @torch.inference_mode()
+    def logits(self, output: RowOutput) -> Tensor:
+        """As `head` of the rows of a step."""
+        return self._head(output.hidden) if output.logits is None else output.logits
+
+    def _round(self, rows: Rows, taps: Items[int], order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        output = self._forward(rows, None, taps)
+        hidden = output.hidden.index_select(0, order)
+        return hidden, output.taps.index_select(1, order), self._head(hidden)
+
+    @torch.inference_mode()
     def state_hash(self, sequence: Sequence) -> str:
         """See `cache.state_hash`."""
         return state_hash(sequence, self.pool, self.slots)
 
     @np.errstate(over="ignore")
-    def _forward(self, rows: Rows, memory: RowMemory, taps: Items[int], pictures: Items[tuple[int, Tensor]] = ()) -> RowOutput:
+    def _forward(self, rows: Rows, memory: RowMemory | None, taps: Items[int], pictures: Items[tuple[int, Tensor]] = ()) -> RowOutput:
         embedded = self.embedding(rows.ids)
         for at, picture in pictures:
             embedded[at : at + len(picture)] = picture

@@ -188,7 +188,7 @@ class Runner:
         rows = [(stream.sequence, (stream.pending, *guesses)) for stream, guesses in zip(streams, drafts, strict=True)]
         began = time.perf_counter()
         output = self._model.run_step(rows, self._drafter.taps)
-        logits = self._logits(output.hidden)
+        logits = self._usable(self._model.logits(output))
         self._drafter.timed(len(logits), time.perf_counter() - began)
         keep, at = [], 0
         for stream, guesses in zip(streams, drafts, strict=True):
@@ -213,7 +213,10 @@ class Runner:
         return drafts
 
     def _logits(self, hidden: Tensor) -> NDArray[np.float32]:
-        return self._model.head(hidden)[:, : self._vocabulary].float().cpu().numpy()
+        return self._usable(self._model.head(hidden))
+
+    def _usable(self, logits: Tensor) -> NDArray[np.float32]:
+        return logits[:, : self._vocabulary].float().cpu().numpy()
 
     def _told_of_prompt(self, request: EngineRequest, start: int, hidden: Tensor, step: _Step) -> tuple[TokenLogprob, ...]:
         """Behind what other slices of this step told, the tokens that follow rows `start` and on; a tile of logits at a time."""

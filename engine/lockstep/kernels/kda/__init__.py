@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lockstep.kernels import host as host_rows
 from lockstep.kernels.causal_conv import causal_conv
-from lockstep.kernels.kda import host, ref, step
+from lockstep.kernels.kda import host, ref
 from lockstep.kernels.kda.ref import RowInputs
 from lockstep.kernels.linear import Packed, linear
 
@@ -24,6 +24,7 @@ class Mixer:
     """What turns a layer's projections into inputs of the recurrence, for H heads of width d.
 
     `taps [k, 3 H d]` of the convolution, `decay_and_gate [2, d, H d]` packed, `rate [H, 1]`, `offset [H, d]` and `bound` as in `inputs`.
+    `low` is `decay_and_gate` again as `chain` reads it.
     """
 
     taps: Tensor
@@ -31,6 +32,7 @@ class Mixer:
     rate: Tensor
     offset: Tensor
     bound: float
+    low: Tensor
 
 
 def prepare(projected: Tensor, source: Callable[[Tensor], Tensor], index: Tensor, mixer: Mixer) -> tuple[RowInputs, Tensor]:
@@ -73,7 +75,7 @@ def step_window(state: Tensor, base: Tensor, scratch: Tensor, rows: RowInputs, a
         raise ValueError(
             f"state {state.dtype}, active {list(active)}, {base.shape[0]} sequences, out {tuple(out.shape)} do not fit together"
         )
-    (host if host_rows.runs(state) else step if step.runs(state) else ref).step_window(state, base, scratch, rows, active, out)
+    (host if host_rows.runs(state) else ref).step_window(state, base, scratch, rows, active, out)
 
 
 def prompt_tile(state: Tensor, rows: RowInputs) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lockstep.kernels import cuda
 from lockstep.kernels.coded import CodedMatrix, Fp8Matrix, Q4Matrix
+from lockstep.kernels.linear import many
 from lockstep.kernels.tuned import Tuned
 
 SOURCE = Path(__file__).with_name("rows.cu")
@@ -83,14 +84,16 @@ def macros(parts: Sequence[RowMatrix], rows: int, card: str, paired: bool = Fals
     found = {"K": inputs, "HEADS": parts[0].heads, "FROM": inputs * parts[0].heads, "PITCH": outputs // (1 + paired), "PAIRED": int(paired)}
     found |= {"TILES": tiles, "STRIPS": 1 + wide, "WARPS": 16 if few else 8, "BLOCKS": blocks}
     for at in range(MOST_PARTS):
-        found |= {f"N{at}": parts[at].outputs, f"FORM{at}": FORMS.index(parts[at].form)} if at < len(parts) else {f"N{at}": 0, f"FORM{at}": 0}
+        found |= (
+            {f"N{at}": parts[at].outputs, f"FORM{at}": FORMS.index(parts[at].form)} if at < len(parts) else {f"N{at}": 0, f"FORM{at}": 0}
+        )
     return found
 
 
 def chosen(found: dict[str, int]) -> dict[str, int]:
     """`macros` with what the launch table says of the same work."""
     case = tuple(value for name, value in found.items() if name not in KERNEL.space)
-    return found | KERNEL.configuration(case, {name: found[name] for name in KERNEL.space})
+    return {**found, **KERNEL.configuration(case, {name: found[name] for name in KERNEL.space})}
 
 
 def shared_bytes(found: dict[str, int]) -> int:
@@ -160,7 +163,9 @@ def of_heads(weight: Tensor) -> RowMatrix | None:
 
 
 def linear(x: Tensor, *parts: RowMatrix, limit: float | None = None) -> Tensor:
-    """As `product`, of any number of rows."""
+    """As `product`, of any number of rows; those of prompt tiles are multiplied another way."""
+    if len(x) >= many.TILE:
+        return many.linear(x, parts, limit)
     found = [product(x[at : at + MOST_ROWS], parts, limit=limit) for at in range(0, len(x), MOST_ROWS)]
     made = found[0] if len(found) == 1 else torch.cat(found)
     return made.view(len(x), parts[0].heads, -1) if x.dim() == 3 else made

@@ -13,10 +13,10 @@ __device__ __forceinline__ u32 order_of(float x) {
 }
 
 // x bf16 [rows][INPUTS], router fp32 [EXPERTS][INPUTS], correction fp32 [EXPERTS], logits fp32 [rows][EXPERTS]; chosen int64 and weights fp32
-// [rows][SLOTS], -1 and 0 for rows behind `count_at[0]` (behind `rows` if it counts nothing: `counts` 0); ticket int32 [1], 0 between launches.
+// [rows][SLOTS], -1 and 0 for rows behind the first `count_at[0]` (`counts` 0: `held`); ticket int32 [1], 0 between launches.
 extern "C" __global__ void __launch_bounds__(256)
     choose(const u16* __restrict__ x, const float* __restrict__ router, const float* __restrict__ correction, float* logits, long long* __restrict__ chosen,
-           float* __restrict__ weights, int* ticket, const int* __restrict__ count_at, int rows, int counts, float factor) {
+           float* __restrict__ weights, int* ticket, const int* __restrict__ count_at, int rows, int held, int counts, float factor) {
     __shared__ float kept[2][QUARTERS][AT_ONCE];
     __shared__ bool last;
     const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, expert = blockIdx.x * 2 + warp / QUARTERS, quarter = warp % QUARTERS;
@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(256)
 #pragma unroll
     for (int i = 0; i < OWN; i++) own[i] = *reinterpret_cast<const float2*>(router + (size_t)expert * INPUTS + begin + i * 64);
     await_inputs();
-    const int count = counts ? count_at[0] : rows;
+    const int count = counts ? count_at[0] : held;
     for (int first = 0; first < count; first += AT_ONCE) {
         const int now = min(AT_ONCE, count - first);
 #pragma unroll 2
