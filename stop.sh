@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
 # Lets the running server finish, ends it and packs its logs.
 set -eu
-root=$(dirname -- "$(readlink -f -- "$0")")
-exec bash "$root/scripts/recipe.sh" stop "$@"
+here=$(readlink -f -- "$0")
+exec bash "${here%/*}/scripts/recipe.sh" stop "$@"

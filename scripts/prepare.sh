@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
 # Builds and fetches everything that start.sh needs; serves nothing.
 set -eu
-root=$(dirname -- "$(dirname -- "$(readlink -f -- "$0")")")
-exec bash "$root/scripts/recipe.sh" prepare "$@"
+here=$(readlink -f -- "$0")
+exec bash "${here%/*}/recipe.sh" prepare "$@"

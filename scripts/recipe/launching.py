@@ -10,7 +10,7 @@ from recipe.adapters import containers, host
 from recipe.checks import gpu
 from recipe.config import Config
 from recipe.kinds import FLAG
-from recipe.record import RUN, Launch
+from recipe.record import ENGINE, RUN, Launch
 from recipe.settings import SETTINGS
 
 # What a server process gets from the caller's environment; everything else stays outside.
@@ -104,7 +104,8 @@ def container_launch(config: Config, build: str, environment: Mapping[str, str])
     image = f"{config.text('IMAGE')}:{build}"
     command = tuple(engine_words(config, places, host="0.0.0.0" if is_bridge else config.text("HOST")))
     launch = _launch(config, build, container.argv(flags, image, command), {})
-    return dataclasses.replace(launch, image=image, command=command, options=container.options(flags), lent_key=lent_key)
+    told = launch.settings | {ENGINE: containers.endpoint(environment)}
+    return dataclasses.replace(launch, image=image, command=command, options=container.options(flags), lent_key=lent_key, settings=told)
 
 
 def engine_words(config: Config, places: Mapping[str, str], *, host: str) -> list[str]:

@@ -13,6 +13,8 @@ from recipe.kinds import NO_GPU
 
 FORMAT = 2
 RUN = "{run}"
+# Beside the settings of a container's launch: the engine that has it.
+ENGINE = "DOCKER_HOST"
 MARK = "GLM_RECIPE_RUN"
 LIVED, LIVES_KEPT = "lived.json", 2
 # How the watchdog has fared so far.

@@ -88,7 +88,7 @@ def test_a_fault_of_this_program_is_one_line_with_its_place(box: Box) -> None:
 
 
 def test_without_git_the_tool_is_named(box: Box, tmp_path: Path) -> None:
-    done = box.run(PATH=on_path(tmp_path / "tools", "bash", "env", "dirname"))
+    done = box.run(PATH=on_path(tmp_path / "tools", "bash", "env", "dirname", "readlink"))
     assert done.returncode == 3
     assert "[E_DEPENDENCY]" in done.stderr
     assert "not on PATH: git" in done.stderr

@@ -30,7 +30,7 @@ def host(box: Box, tmp_path: Path) -> Iterator[GpuHost]:
 
 def test_without_a_gpu_the_default_profile_stops_with_its_code_and_a_way_on(box: Box, tmp_path: Path) -> None:
     tools = tmp_path / "tools"
-    for name in ("bash", "sh", "env", "dirname", "git"):
+    for name in ("bash", "sh", "env", "dirname", "readlink", "git"):
         tool(tools, name, f'exec "{shutil.which(name)}" "$@"')
     done = box.run(PROFILE="", PATH=str(tools))
     assert done.returncode == 5
@@ -98,6 +98,21 @@ def test_restart_keeps_the_running_container_when_the_build_fails(host: GpuHost)
     assert "[E_IMAGE]" in done.stderr
     assert box.record == before
     assert box.run("status", **host.settings).returncode == 0
+
+
+def test_an_engine_that_is_silent_or_another_one_is_no_dead_server(host: GpuHost) -> None:
+    host.box.run(**host.settings)
+    before = host.box.record
+    other = host.settings | {"DOCKER_HOST": "unix:///run/user/1/docker.sock"}
+    for verb in ("status", "start", "stop"):
+        done = host.box.run(verb, **other)
+        assert (done.returncode, "[E_DOCKER]" in done.stderr) == (4, True)
+        assert f"do this: the same with DOCKER_HOST={host.settings['DOCKER_HOST']}" in done.stderr
+    host.close()
+    done = host.box.run("status", **host.settings)
+    assert (done.returncode, "[E_DOCKER]" in done.stderr) == (4, True)
+    assert "dead" not in done.stdout
+    assert host.box.record == before
 
 
 def test_a_host_that_knows_container_devices_only_serves_too(host: GpuHost) -> None:

@@ -5,7 +5,7 @@ setup() {
   root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd -P)
   bin="$BATS_TEST_TMPDIR/bin"
   mkdir "$bin"
-  for tool in bash env dirname cat; do ln -s "$(command -v "$tool")" "$bin/$tool"; done
+  for tool in bash env dirname readlink cat; do ln -s "$(command -v "$tool")" "$bin/$tool"; done
 }
 
 fake_python() { # name, status of the version question

@@ -12,7 +12,7 @@ from recipe import container, files
 from recipe.adapters import containers
 from recipe.adapters.containers import DockerFault
 from recipe.adapters.kernel import Identity
-from recipe.record import RUN, Launch, Record
+from recipe.record import ENGINE, RUN, Launch, Record
 from recipe.runtimes import RUNNING, SLACK_S, Status
 
 LOG = "docker.log"
@@ -74,16 +74,23 @@ class ContainerRuntime:
             raise Failure("E_START", found=f"container {name}: {error}", needed="a container that does its work") from error
 
     def status(self, record: Record) -> Status:
+        there, here = record.launch.settings.get(ENGINE, ""), containers.endpoint(os.environ)
+        needed = "the engine in which the server was started"
+        if there and there != here:
+            found = f"the server runs in the engine at {there}, this command was told of {here}"
+            raise Failure("E_DOCKER", found=found, needed=needed, remedy=f"the same with {ENGINE}={there}")
         try:
             seen = containers.look(record.launch.container)
-        except DockerFault:
-            return None
+        except DockerFault as error:
+            # Nobody knows whether it lives.
+            raise Failure("E_DOCKER", found=f"{here}: {error}", needed=needed) from error
         if seen is None or seen.labels.get(container.RUN_LABEL) != str(record.folder):
             return None
         return RUNNING if seen.is_running else seen.status
 
     def end(self, record: Record, grace_s: float) -> None:
         name = record.launch.container
+        self.status(record)
         try:
             seen = containers.look(name)
             if seen is not None and seen.labels.get(container.RUN_LABEL) == str(record.folder):
