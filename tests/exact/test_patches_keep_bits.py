@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -109,6 +110,33 @@ def test_every_prefix_of_the_series_passes_the_gate_with_the_hashes_its_kinds_pr
         if patch.story.kind in SAME_BITS:
             assert after == before, f"{patch.story.name} claims {patch.story.kind} and changes replies of the gate"
         before = after
+
+
+def test_every_prefix_of_the_series_drafts_what_it_would_say_serially(prefixes: list[Path]):
+    """Drafts that are often wrong with every prefix and one of the others in turn; with the whole series all."""
+    kinds = ("mtp", "dflash2", "random")
+    for at, folder in enumerate(prefixes[1:]):
+        drafters = kinds if folder == prefixes[-1] else kinds[at % 3 : at % 3 + 1]
+        cells = f"two and cut and (oracle or {' or '.join(drafters)})"
+        matrix = [
+            str(ROOT / "tests/exact/test_drafting_matrix.py"),
+            "-o",
+            "pythonpath=scripts tests .",
+            "-q",
+            "-p",
+            "no:randomly",
+            "-k",
+            cells,
+        ]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *matrix],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert f"{1 + len(drafters)} passed" in done.stdout, f"{folder.name}: {done.stdout[-2000:]}{done.stderr[-500:]}"
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs to share")
