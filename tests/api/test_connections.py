@@ -28,7 +28,7 @@ Serve = Callable[..., Front]
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    script = {"rounds": rounds(*["word "] * 20), "delay_s": 0.002, "slots": SLOTS, "max_queued": STREAMS}
+    script = {"rounds": rounds(*["word "] * 20), "delay_s": 0.002, "slots": SLOTS, "max_queued": STREAMS, "context": 1 << 20}
     front = start_front(tmp_path_factory.mktemp("busy"), script)
     front.wait_for("/health/ready", 200)
     yield front
@@ -92,14 +92,14 @@ print(json.dumps(taken))
         return json.loads(self._process.communicate()[0])
 
 
-def post_from_a_process(front: Front, path: Path) -> subprocess.Popen[str]:
+def post_from_a_process(front: Front, path: Path, route: str = CHAT) -> subprocess.Popen[str]:
     code = """
 import http.client, sys
 connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=60)
 connection.request("POST", sys.argv[2], open(sys.argv[3], "rb"), {"content-type": "application/json"})
 print(connection.getresponse().status)
 """
-    command = [sys.executable, "-c", code, str(front.port), CHAT, str(path)]
+    command = [sys.executable, "-c", code, str(front.port), route, str(path)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
@@ -150,17 +150,53 @@ LARGE: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LARGE)
-def test_thirty_megabytes_do_not_hold_up_health(busy: Front, tmp_path: Path, name: str) -> None:
-    path, slowest = tmp_path / "body.json", []
-    path.write_text(json.dumps(LARGE[name]))
+IDS = [300 + at % 500 for at in range(100_000)]
+PLAIN_TOOL = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"properties": {f"p{at}": {"type": "string"} for at in range(40)}}},
+}
+TURN = [
+    {"role": "user", "content": "go on"},
+    {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}]},
+    {"role": "tool", "tool_call_id": "1", "content": "done"},
+]
+SERVED: dict[str, tuple[str, dict[str, Any]]] = {
+    "turns with tools": (CHAT, {"messages": TURN * 3000}),
+    "blocks": ("/v1/messages", {"max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}] * 4}] * 5000}),
+    "a stored item": ("/v1/responses", {"input": [{"role": "user", "content": "hi"}, {"type": "computer_call", "x": "a" * 50_000_000}]}),
+    "tools to choose from": (CHAT, BODY | {"tool_choice": "required", "tools": [
+        {"type": "function", "function": PLAIN_TOOL["function"] | {"name": f"f{at}"}} for at in range(60)]}),
+    "what nobody reads": (CHAT, BODY | {"seen": {str(at): at for at in range(100_000)}}),
+    "ids that come back": ("/v1/completions", {"prompt": IDS, "max_tokens": 1, "echo": True, "return_token_ids": True}),
+    "logarithms of a prompt": ("/v1/completions", {"prompt": IDS[:20_000], "max_tokens": 1, "echo": True, "logprobs": 5, "stream": True}),
+    "many prompts": ("/v1/completions", {"prompt": ["hello there " * 20] * 60, "max_tokens": 1}),
+    "tokens and their texts": ("/tokenize", {"prompt": "hello world <x> 12 " * 20_000, "return_token_strs": True}),
+}  # fmt: skip
+
+
+def health_while(busy: Front, path: Path, route: str, status: int) -> None:
+    slowest = []
     for _ in range(4):
         probe = Probe(busy)
-        assert post_from_a_process(busy, path).communicate()[0] == "400\n"
+        assert post_from_a_process(busy, path, route).communicate()[0] == f"{status}\n"
         slowest.append(max(probe.end()))
         if slowest[-1] < QUICK_MS:
             break
     assert min(slowest) < QUICK_MS, slowest
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_thirty_megabytes_do_not_hold_up_health(busy: Front, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "body.json"
+    path.write_text(json.dumps(LARGE[name]))
+    health_while(busy, path, CHAT, 400)
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_what_is_large_and_served_does_not_hold_up_health_either(busy: Front, tmp_path: Path, name: str) -> None:
+    path, (route, body) = tmp_path / "body.json", SERVED[name]
+    path.write_text(json.dumps(body))
+    health_while(busy, path, route, 200)
 
 
 GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"

@@ -324,7 +324,8 @@ def loops_ended(front: Front) -> float:
 @pytest.mark.parametrize("path", BODIES)
 def test_a_reply_that_repeats_itself_without_end_is_cut_and_says_so(front: Front, path: str) -> None:
     ended, before = 256 + len(ids("Q")), loops_ended(front)
-    reply, chunks = ask(front, path, seed=7, max_tokens=4000), [chunk for chunk in told(front, path, seed=7) if chunk != "[DONE]"]
+    most: dict[str, Any] = {"seed": 7, "max_output_tokens" if path == RESPONSES else "max_tokens": 3000}
+    reply, chunks = ask(front, path, **most), [chunk for chunk in told(front, path, **most) if chunk != "[DONE]"]
     assert reply["lockstep"]["loop_tokens"] == len(ids("no, "))
     assert text_of(path, reply) == streamed_text(path, chunks)
     usage = reply["usage"]
@@ -333,7 +334,7 @@ def test_a_reply_that_repeats_itself_without_end_is_cut_and_says_so(front: Front
     assert reason == {MESSAGES: "max_tokens", RESPONSES: "max_output_tokens"}.get(path, "length")
     free = [{"loop_guard": False}, {"ignore_eos": True}, {"min_tokens": 1}]
     for asked in free:
-        reply = ask(front, path, seed=7, **asked)
+        reply = ask(front, path, **most, **asked)
         assert text_of(path, reply).count("no, ") == 400
         assert "loop_tokens" not in reply["lockstep"]
     assert loops_ended(front) == before + 2

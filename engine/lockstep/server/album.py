@@ -5,12 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from starlette.requests import Request
+
 from lockstep.core.errors import CONTEXT_EXCEEDED
 from lockstep.core.types import Picture
 from lockstep.media.decoder import Decoded, DecoderBusy, MediaDecoder, WorkerFault
 from lockstep.media.limits import LIMITS
 from lockstep.media.source import MediaError
-from lockstep.server.deployment import Deployment
+from lockstep.server.body import aside
+from lockstep.server.deployment import deployment
 from lockstep.server.errors import bad_request, overloaded, unavailable
 from lockstep.server.schema import ChatMessage, MediaPart
 from lockstep.text.placeholders import Placeholders, Shown
@@ -26,11 +29,6 @@ class Album:
     messages: list[dict[str, Any]]
     decoded: Sequence[Decoded] = ()
     placeholders: Placeholders | None = None
-
-    @property
-    def tokens(self) -> int:
-        """Placeholders of all of it."""
-        return sum(one.tokens * len(one.segments) for one in self.decoded)
 
     def pictures(self, prompt: Prompt) -> tuple[Picture, ...]:
         """Pixels for the engine, where `prompt` has their placeholders."""
@@ -60,18 +58,13 @@ class _Found:
         return self.part.place or f"messages[{self.row}].content[{self.column}]"
 
 
-async def read_album(site: Deployment, messages: Sequence[ChatMessage], owner: str) -> Album:
+async def read_album(request: Request, messages: Sequence[ChatMessage], owner: str) -> Album:
     """Decode every picture and clip. Raises ApiError 400 naming the first that cannot be used, 429 if too many wait.
 
     Without vision one in a message of the user is refused; one in a tool's result becomes a note, so that an agent can go on.
     """
-    plain = [message.model_dump(exclude_none=True) for message in messages]
-    found = [
-        _Found(row, column, message.role, part)
-        for row, message in enumerate(messages)
-        for column, part in enumerate(message.content if isinstance(message.content, list) else ())
-        if isinstance(part, MediaPart)
-    ]
+    site = deployment(request)
+    plain, found = await aside(request, lambda: _looked_through(messages))
     if not found:
         return Album(plain)
     if site.media is None:
@@ -89,6 +82,17 @@ async def read_album(site: Deployment, messages: Sequence[ChatMessage], owner: s
     for one, text in zip(found, texts, strict=True):
         plain[one.row]["content"][one.column] = {"type": "text", "text": text}
     return Album(plain, decoded, placeholders)
+
+
+def _looked_through(messages: Sequence[ChatMessage]) -> tuple[list[dict[str, Any]], list[_Found]]:
+    """Messages as plain objects, and the pictures and clips in them."""
+    found = [
+        _Found(row, column, message.role, part)
+        for row, message in enumerate(messages)
+        for column, part in enumerate(message.content if isinstance(message.content, list) else ())
+        if isinstance(part, MediaPart)
+    ]
+    return [message.model_dump(exclude_none=True) for message in messages], found
 
 
 def _note(one: _Found) -> str:

@@ -6,7 +6,7 @@ import secrets
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,6 +19,7 @@ from lockstep.server.messages_form import MessagesBody
 from lockstep.server.responses_form import ResponsesBody
 from lockstep.server.route import Route
 from lockstep.server.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
+from lockstep.server.stream import Json
 
 _BODIES = (ChatBody, CompletionBody, ResponsesBody, MessagesBody, TokenizeBody, DetokenizeBody)
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
@@ -43,20 +44,20 @@ def _document_router(app: FastAPI) -> APIRouter:
     document: dict[str, Any] = {}
 
     @router.get("/openapi.json")
-    async def openapi(request: Request) -> JSONResponse:
+    async def openapi(request: Request) -> Json:
         if not document:
             _, bodies = models_json_schema([(body, "validation") for body in _BODIES], ref_template="#/components/schemas/{model}")
             document.update(app.openapi())
             document["components"]["schemas"] |= bodies["$defs"]
-        return JSONResponse(document)
+        return Json(document)
 
     return router
 
 
-async def _show_api_error(request: Request, error: Exception) -> JSONResponse:
+async def _show_api_error(request: Request, error: Exception) -> Json:
     assert isinstance(error, ApiError)
     deployment(request).note(request.scope["path"], error)
-    return JSONResponse(in_words_of(request.scope["path"], error), error.status, error.headers)
+    return Json(in_words_of(request.scope["path"], error), error.status, error.headers)
 
 
 async def _show_http_error(request: Request, error: Exception) -> Response:
@@ -73,12 +74,12 @@ async def _show_http_error(request: Request, error: Exception) -> Response:
     shown = ApiError(
         error.status_code, message, code="method_not_allowed" if error.status_code == 405 else "not_found", kind="not_found_error"
     )
-    return JSONResponse(in_words_of(request.url.path, shown), shown.status, dict(error.headers or {}))
+    return Json(in_words_of(request.url.path, shown), shown.status, dict(error.headers or {}))
 
 
-async def _show_fault(request: Request, error: Exception) -> JSONResponse:
+async def _show_fault(request: Request, error: Exception) -> Json:
     shown = failed("The server failed inside; its log has the details. Send the request again.")
-    return JSONResponse(in_words_of(request.url.path, shown), shown.status)
+    return Json(in_words_of(request.url.path, shown), shown.status)
 
 
 class Envelope:

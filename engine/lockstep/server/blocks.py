@@ -8,10 +8,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Literal
 
-from fastapi.responses import JSONResponse
-
 from lockstep.server.generation import Generation
-from lockstep.server.stream import named_event
+from lockstep.server.stream import Json, named_event
 from lockstep.text.reply import Delta
 from lockstep.text.tools import ToolCall
 
@@ -83,7 +81,7 @@ class BlockWriter:
         raise NotImplementedError
 
 
-async def whole_blocks(generation: Generation, writer: BlockWriter) -> JSONResponse:
+async def whole_blocks(generation: Generation, writer: BlockWriter) -> Json:
     """The reply in one object."""
     writer.begin()
     async with aclosing(generation.deltas()) as deltas:
@@ -91,7 +89,7 @@ async def whole_blocks(generation: Generation, writer: BlockWriter) -> JSONRespo
             writer.feed(delta)
     writer.close(is_last=True)
     writer.end()
-    return JSONResponse(writer.whole())
+    return Json(writer.whole())
 
 
 async def block_events(generation: Generation, writer: BlockWriter) -> AsyncGenerator[bytes, None]:

@@ -5,6 +5,7 @@ Stricter than `json.loads`: no NaN, no Infinity, no repeated keys, no half chara
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -15,14 +16,22 @@ from lockstep.server.errors import ApiError, bad_request
 
 MAX_BODY_BYTES = 32 << 20
 MAX_DEPTH = 100
-# Above this, parsing leaves the event loop, and above the other this process: running streams would feel it.
-INLINE_BYTES, THREAD_BYTES = 1 << 16, 1 << 20
-# More than a prompt of ids has that fills the largest window, with room for what stands around it.
-MAX_VALUES = (1 << 20) + (1 << 16)
+# Above this, parsing leaves the event loop, and above the other this process: running streams would feel it. Text work leaves earlier.
+INLINE_BYTES, THREAD_BYTES, ASIDE_BYTES = 1 << 16, 1 << 20, 1 << 14
+# More than a prompt of ids has that fills the largest window, with room for what stands around it; and of values that are no numbers,
+# which take more time to hand on.
+MAX_VALUES, MAX_PARTS = (1 << 20) + (1 << 16), 1 << 17
 
 _UNION_BRANCHES = frozenset({"str", "int", "bool", "list", "dict", "none"})
 
 Model = TypeVar("Model", bound=BaseModel)
+Result = TypeVar("Result")
+
+
+async def aside(of: Request | int, work: Callable[[], Result]) -> Result:
+    """What `work` returns; if it is of many bytes it is done in a thread, so that health and running streams do not feel it."""
+    size = of if isinstance(of, int) else of.state.sent_bytes
+    return work() if size <= ASIDE_BYTES else await asyncio.to_thread(work)
 
 
 async def read_model(request: Request, kind: type[Model], limit: int = MAX_BODY_BYTES) -> Model:
@@ -58,6 +67,7 @@ async def read_bytes(request: Request, limit: int = MAX_BODY_BYTES) -> bytearray
                 raise _too_large(len(data), limit)
     except ClientDisconnect:
         raise bad_request("The connection closed before the body was complete.") from None
+    request.state.sent_bytes = len(data)
     return data
 
 
@@ -86,7 +96,7 @@ def parse_object(data: bytes | bytearray) -> dict[str, Any]:
         raise bad_request(f"The body holds a number that cannot be read ({str(error)[:80]}).", code="invalid_json") from None
     if not isinstance(value, dict):
         raise bad_request(f"The body is a JSON {_json_type(value)}; needed: an object.", code="invalid_json")
-    _check_depth(value)
+    _check_size(value)
     if "\\ud" in text or "\\uD" in text:
         _check_surrogates(value)
     return value
@@ -107,12 +117,15 @@ def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def _check_depth(value: Any) -> None:
-    level = [value]
+def _check_size(value: Any) -> None:
+    level, parts = [value], 0
     for _ in range(MAX_DEPTH):
-        level = [
-            item for holder in level for item in (holder.values() if isinstance(holder, dict) else holder) if isinstance(item, dict | list)
-        ]
+        items = [item for holder in level for item in (holder.values() if isinstance(holder, dict) else holder)]
+        level = [item for item in items if isinstance(item, dict | list)]
+        names = {name for item in level if isinstance(item, dict) for name in item}
+        parts += len(level) + len(names) + sum(isinstance(item, str) for item in items)
+        if parts > MAX_PARTS:
+            raise bad_request(f"The body has more than {MAX_PARTS} names, texts, objects and lists; needed: fewer.", code="invalid_json")
         if not level:
             return
     raise _too_deep()

@@ -17,7 +17,7 @@ from lockstep.server.replies import Choice, reply_events, whole_reply
 from lockstep.server.route import Route
 from lockstep.server.schema import ChatBody, ChatMessage, TokenizeBody
 from lockstep.server.stream import EventStream, unless_client_leaves
-from lockstep.server.structured import constrained
+from lockstep.server.structured import reply_grammar
 from lockstep.text.errors import TextError
 from lockstep.text.reply import Delta, ReplyText
 from lockstep.text.template import Prompt
@@ -62,13 +62,14 @@ class Ask:
 async def chat_generations(request: Request, site: Deployment, body: ChatBody, ask: Ask) -> list[Generation]:
     """The replies to a conversation, one for each choice; the one way to them for all dialects. Raises ApiError."""
     namespace = site.namespace(request, body.cache_salt)
-    prompt = await chat_prompt(site, body, body.messages, site.context, not body.continue_final_message, namespace)
+    prompt = await chat_prompt(request, body, body.messages, site.context, not body.continue_final_message, namespace)
     closing = (body.budget, site.tokenizer.think_close) if body.budget is not None and prompt.in_reasoning else None
-    ids = PromptIds(prompt.ids, ask.param, namespace, prompt.marks, site.owner(request), prompt.pictures, closing)
+    grammar = await reply_grammar(request, body, prompt.in_reasoning)
+    ids = PromptIds(prompt.ids, ask.param, namespace, prompt.marks, site.owner(request), prompt.pictures, closing, grammar)
     generations = list[Generation]()
     for choice in range(body.n or 1):
         name = f"{ask.id}/{choice}" if choice else ask.id
-        engine = await constrained(site, body, engine_request(site, body, ids, name, ask.wanted, choice), prompt.in_reasoning)
+        engine = engine_request(site, body, ids, name, ask.wanted, choice)
         tools, most = _tools(site, body, ids, choice), loop_limit(site, body)
         text = ReplyText(site.tokenizer, body.stop or (), prompt.in_reasoning, tools=tools, loop_limit=most)
         generations.append(Generation(site, engine, text, ask.route, ask.param, choice))
@@ -76,7 +77,7 @@ async def chat_generations(request: Request, site: Deployment, body: ChatBody, a
 
 
 async def chat_prompt(
-    site: Deployment,
+    request: Request,
     body: ChatBody | TokenizeBody,
     messages: list[ChatMessage],
     limit: int,
@@ -87,15 +88,15 @@ async def chat_prompt(
 
     `owner` see `ChatTemplate.prompt`.
     """
+    site = deployment(request)
     thinking = choose_thinking(site.thinking, body.thinking_switch, body.effort)
-    album = await read_album(site, messages, owner)
+    album = await read_album(request, messages, owner)
 
     def render() -> Prompt:
         told = (thinking, body.clear_thinking, add_generation_prompt, limit, body.offered_tools, owner, album.placeholders)
         return site.template.prompt(album.messages, *told)
 
-    characters = _characters(album.messages) + album.tokens + sum(len(str(tool)) for tool in body.offered_tools)
-    prompt = await tokenised(render, characters, "messages", site.context)
+    prompt = await tokenised(request, render, "messages", site.context)
     return replace(prompt, pictures=album.pictures(prompt))
 
 
@@ -108,16 +109,6 @@ def _tools(site: Deployment, body: ChatBody, prompt: PromptIds, choice: int) -> 
         return Tools.of(site.tokenizer, Toolset(body.offered_tools), body.parallel_tool_calls is not False, key)
     except TextError as error:
         raise bad_request(f"{error}.", "tools") from None
-
-
-def _characters(messages: list[dict[str, Any]]) -> int:
-    """Size of a conversation without its media, near enough to tell long from short."""
-    total = 0
-    for message in messages:
-        content = message.get("content") or ""
-        total += len(content) if isinstance(content, str) else sum(len(part["text"]) for part in content)
-        total += len(message.get("reasoning_content") or "") + sum(len(str(call)) for call in message.get("tool_calls") or ())
-    return total
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

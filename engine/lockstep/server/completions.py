@@ -1,11 +1,13 @@
 """`POST /v1/completions`: the prompt continued as it stands."""
 
+import asyncio
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from lockstep.server.body import read_model
+from lockstep.server.body import aside, read_model
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import TextCompletion, inference_route
 from lockstep.server.generation import Generation, PromptIds, check_ids, engine_request, loop_limit, reply_id, tokenised
@@ -14,7 +16,7 @@ from lockstep.server.replies import Choice, reply_events, whole_reply
 from lockstep.server.route import Route
 from lockstep.server.schema import CompletionBody
 from lockstep.server.stream import EventStream, unless_client_leaves
-from lockstep.server.structured import constrained
+from lockstep.server.structured import reply_grammar
 from lockstep.text.reply import Delta, ReplyText
 from lockstep.text.tokenizer import Tokenizer
 
@@ -35,26 +37,30 @@ async def _reply(request: Request, site: Deployment, body: CompletionBody) -> Re
     name, choices = reply_id("cmpl-"), body.n or 1
     prompt_only = bool(body.echo) and body.max_tokens == 0
     namespace, owner = site.namespace(request, body.cache_salt), site.owner(request)
+    grammar = await reply_grammar(request, body)
     generations, dialects = list[Generation](), list[TextDialect]()
     for text in body.prompt:
-        prompt = PromptIds(await _prompt_ids(site, text), "prompt", namespace, owner=owner)
+        if generations:
+            # Many prompts begin one a turn of the loop: others have theirs in between.
+            await asyncio.sleep(0)
+        prompt = PromptIds(await _prompt_ids(request, site, text), "prompt", namespace, owner=owner, grammar=grammar)
+        echo = await aside(request, partial(site.tokenizer.decode, prompt.ids)) if body.echo else ""
         for choice in range(choices):
             place = len(generations)
             engine = engine_request(site, body, prompt, f"{name}/{place}" if place else name, 1 if prompt_only else body.max_tokens, choice)
-            engine = await constrained(site, body, engine)
             reply = ReplyText(site.tokenizer, body.stop or (), split_reasoning=False, loop_limit=loop_limit(site, body))
             generations.append(Generation(site, engine, reply, "completions", "prompt", choice, 0 if prompt_only else None))
-            dialects.append(TextDialect(site.tokenizer, place, site.tokenizer.decode(prompt.ids) if body.echo else ""))
+            dialects.append(TextDialect(site.tokenizer, place, echo))
     if body.stream:
         return EventStream(reply_events(generations, dialects, site.options.name, body))
     return await whole_reply(generations, dialects, site.options.name, body)
 
 
-async def _prompt_ids(site: Deployment, prompt: str | list[int]) -> list[int]:
+async def _prompt_ids(request: Request, site: Deployment, prompt: str | list[int]) -> list[int]:
     if isinstance(prompt, list):
         check_ids(site, prompt, "prompt")
         return prompt
-    return await tokenised(lambda: site.tokenizer.encode(prompt, site.context), len(prompt), "prompt", site.context)
+    return await tokenised(request, lambda: site.tokenizer.encode(prompt, site.context), "prompt", site.context)
 
 
 class TextDialect:

@@ -1,6 +1,5 @@
 """One reply: from a validated request to the engine and back as text, a delta a round. Knows no endpoint's JSON."""
 
-import asyncio
 import hashlib
 import logging
 import secrets
@@ -10,10 +9,13 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
+
+from starlette.requests import Request
 
 from lockstep.core.errors import CONTEXT_EXCEEDED, EngineDied, EngineRejected
-from lockstep.core.types import EngineRequest, FinishReason, Picture, RoundEvent, Sampling, TokenLogprob, Usage
+from lockstep.core.types import EngineRequest, FinishReason, Grammar, Picture, RoundEvent, Sampling, TokenLogprob, Usage
+from lockstep.server.body import Result, aside
 from lockstep.server.deployment import Deployment
 from lockstep.server.errors import ApiError, bad_request, expired, failed, from_engine, overloaded, unavailable
 from lockstep.server.schema import GenerationBody
@@ -23,17 +25,14 @@ from lockstep.text.reply import Delta, ReplyText
 TOP_K = 20
 # Below this the noise can no longer reorder distinct logits in float32, so the request is served as greedy.
 GREEDY_BELOW = 1e-4
-# Text longer than this is rendered and cut into tokens off the event loop.
-INLINE_CHARACTERS = 1 << 14
 
 log = logging.getLogger("lockstep.server")
-Result = TypeVar("Result")
 
 
-async def tokenised(work: Callable[[], Result], characters: int, param: str, context: int) -> Result:
-    """Run text work, in a thread if it is long. Raises ApiError 400 for a text that cannot be used or is far too long."""
+async def tokenised(request: Request, work: Callable[[], Result], param: str, context: int) -> Result:
+    """Run text work, as `aside` does. Raises ApiError 400 for a text that cannot be used or is far too long."""
     try:
-        return work() if characters <= INLINE_CHARACTERS else await asyncio.to_thread(work)
+        return await aside(request, work)
     except TooManyTokens as error:
         if error.limit != context:
             raise bad_request(f"{error}. Shorten the {param}.", param) from None
@@ -56,7 +55,7 @@ def check_ids(site: Deployment, ids: Sequence[int], param: str) -> None:
 class PromptIds:
     """A prompt and what is known of it: the field it came in, who may share its states (`Namespaces`), where others may branch off.
 
-    `owner` is the label of the key it came with. `close_after` see `EngineRequest`.
+    `owner` is the label of the key it came with. `close_after` and `grammar` see `EngineRequest`.
     """
 
     ids: Sequence[int]
@@ -66,6 +65,7 @@ class PromptIds:
     owner: str = ""
     pictures: tuple[Picture, ...] = ()
     close_after: tuple[int, int] | None = None
+    grammar: Grammar | None = None
 
     @cached_property
     def digest(self) -> bytes:
@@ -118,6 +118,7 @@ def engine_request(
         logprobs=body.alternatives,
         prompt_logprobs=body.prompt_alternatives,
         close_after=prompt.close_after,
+        grammar=prompt.grammar,
     )
 
 

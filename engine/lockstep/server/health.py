@@ -4,7 +4,6 @@ import time
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse
 
 import lockstep
 from lockstep.channel.client import EngineState
@@ -12,6 +11,7 @@ from lockstep.core.messages import Ready, Snapshot
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import Health, Readiness, Version, errors
 from lockstep.server.route import Route
+from lockstep.server.stream import Json
 
 router = APIRouter(route_class=Route, tags=["health"])
 _DOWN = ("dead", "stalled")
@@ -19,28 +19,28 @@ _DOWN = ("dead", "stalled")
 
 @router.get("/health", response_model=Health, responses={503: {"model": Health}})
 @router.get("/v1/health", response_model=Health, responses={503: {"model": Health}}, include_in_schema=False)
-async def health(request: Request) -> JSONResponse:
+async def health(request: Request) -> Json:
     """200 while the server lives, loading included; 503 once the engine is dead or stuck. Open to all, reduced without a key."""
     site = deployment(request)
     status = 503 if site.status in _DOWN else 200
     if not site.access.admits(request):
-        return JSONResponse({"status": site.status}, status)
-    return JSONResponse(_facts(site), status)
+        return Json({"status": site.status}, status)
+    return Json(_facts(site), status)
 
 
 @router.get("/health/ready", response_model=Readiness, responses={503: {"model": Readiness}, **errors(401)})
-async def ready(request: Request) -> JSONResponse:
+async def ready(request: Request) -> Json:
     """200 when requests are taken; 503 with the reason otherwise."""
     site = deployment(request)
     if site.status == "ok":
-        return JSONResponse({"ready": True})
-    return JSONResponse({"ready": False, "reason": _reason(site)}, 503)
+        return Json({"ready": True})
+    return Json({"ready": False, "reason": _reason(site)}, 503)
 
 
 @router.get("/ping", responses=errors(401, 503))
-async def ping(request: Request) -> JSONResponse:
+async def ping(request: Request) -> Json:
     """An empty object, for probes that only look at the status."""
-    return JSONResponse({}, 503 if deployment(request).status in _DOWN else 200)
+    return Json({}, 503 if deployment(request).status in _DOWN else 200)
 
 
 @router.get("/version", response_model=Version, responses=errors(401))

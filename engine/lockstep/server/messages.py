@@ -4,11 +4,10 @@ import json
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
 from lockstep.server.blocks import BlockWriter, Event, Kind, block_events, whole_blocks
-from lockstep.server.body import read_model
+from lockstep.server.body import aside, read_model
 from lockstep.server.chat import Ask, chat_generations, chat_prompt
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import CountedTokens, MessageReply, inference_route
@@ -18,7 +17,7 @@ from lockstep.server.messages_form import MessagesBody, chat_form
 from lockstep.server.replies import usage_of
 from lockstep.server.route import Route
 from lockstep.server.schema import ChatBody
-from lockstep.server.stream import EventStream, named_event, unless_client_leaves
+from lockstep.server.stream import EventStream, Json, named_event, unless_client_leaves
 from lockstep.server.tokenize import COUNTED_TOKENS
 from lockstep.text.tools import ToolCall
 
@@ -47,14 +46,14 @@ async def _read(request: Request, site: Deployment) -> tuple[MessagesBody, ChatB
     # Clients of Anthropic name its models for small tasks whatever they are told to use.
     if not (body.model or "").startswith("claude-"):
         site.require_model(body.model)
-    return body, chat_form(body, site.thinking.enabled)
+    return body, await aside(request, lambda: chat_form(body, site.thinking.enabled))
 
 
 async def _count(request: Request, site: Deployment, chat: ChatBody) -> Response:
     limit = max(site.context, COUNTED_TOKENS)
     going_on = not chat.continue_final_message
-    prompt = await chat_prompt(site, chat, chat.messages, limit, going_on, site.namespace(request, chat.cache_salt))
-    return JSONResponse({"input_tokens": len(prompt.ids)})
+    prompt = await chat_prompt(request, chat, chat.messages, limit, going_on, site.namespace(request, chat.cache_salt))
+    return Json({"input_tokens": len(prompt.ids)})
 
 
 async def _reply(request: Request, site: Deployment, body: MessagesBody, chat: ChatBody) -> Response:

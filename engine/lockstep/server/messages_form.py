@@ -7,12 +7,13 @@ from pydantic import Field, StrictBool
 
 from lockstep.server.body import validate
 from lockstep.server.errors import bad_request
-from lockstep.server.schema import MAX_TOKEN_ID, Body, ChatBody
+from lockstep.server.schema import HEARD, MAX_TOKEN_ID, Body, ChatBody
 
 # A client's own line with a number that changes every time: no part of what the model is told, and no prompt would ever repeat.
 _BILLING = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _REFUSED = ("container", "mcp_servers")
+HEARD.update(_REFUSED)
 _OWN = {
     "model", "max_tokens", "messages", "system", "stop_sequences", "tools", "tool_choice", "thinking", "output_config",
     "context_management", "n",

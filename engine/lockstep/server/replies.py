@@ -4,15 +4,16 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
-from fastapi.responses import JSONResponse
-
+from lockstep.server.body import aside
 from lockstep.server.company import side_by_side
 from lockstep.server.generation import Generation
 from lockstep.server.logprobs import Rows
+from lockstep.server.response_store import TOKEN_BYTES
 from lockstep.server.schema import GenerationBody
-from lockstep.server.stream import DONE, sse
+from lockstep.server.stream import DONE, Json, sse
 from lockstep.text.reply import Delta, joined
 
 Choice = dict[str, Any]
@@ -60,6 +61,11 @@ class Voice:
     opening: list[Choice]
     said_s: float = 0.0
 
+    @property
+    def tokens(self) -> int:
+        """Of prompt and reply."""
+        return len(self.generation.request.prompt_ids) + len(self.generation.text.tokens)
+
     def prompt_rows(self) -> Rows:
         """Tokens of the prompt with their logarithms, if they were asked for; of the first there is none."""
         if self.generation.request.prompt_logprobs < 0:
@@ -79,7 +85,7 @@ class Voice:
         return opening + choices
 
 
-async def whole_reply(generations: Sequence[Generation], dialects: Sequence[Dialect], model: str, body: GenerationBody) -> JSONResponse:
+async def whole_reply(generations: Sequence[Generation], dialects: Sequence[Dialect], model: str, body: GenerationBody) -> Json:
     """The joined streams in one object."""
     head = _head(generations, dialects, model, dialects[0].whole_object)
     voices = _voices(generations, dialects)
@@ -88,13 +94,17 @@ async def whole_reply(generations: Sequence[Generation], dialects: Sequence[Dial
         async for place, delta in spoken:
             if delta is not None:
                 deltas[place].append(delta)
-    choices = []
-    for voice, said in zip(voices, deltas, strict=True):
-        choice = voice.dialect.whole(joined(said), voice.generation.finish_reason)
-        choice["logprobs"] = voice.dialect.logprobs([*voice.prompt_rows(), *voice.generation.fresh()])
-        choices.append(choice)
-    figures = _figures(generations, bool(body.return_token_ids))
-    return JSONResponse(head | {"choices": choices, "usage": usage_of(generations), "lockstep": figures})
+
+    def told() -> Json:
+        choices = []
+        for voice, said in zip(voices, deltas, strict=True):
+            choice = voice.dialect.whole(joined(said), voice.generation.finish_reason)
+            choice["logprobs"] = voice.dialect.logprobs([*voice.prompt_rows(), *voice.generation.fresh()])
+            choices.append(choice)
+        figures = _figures(generations, bool(body.return_token_ids))
+        return Json(head | {"choices": choices, "usage": usage_of(generations), "lockstep": figures})
+
+    return await aside(sum(voice.tokens for voice in voices) * TOKEN_BYTES, told)
 
 
 async def reply_events(
@@ -108,7 +118,7 @@ async def reply_events(
             voice = voices[place]
             if delta is None:
                 yield b"".join(_closing(voice, head, body))
-            elif choices := voice.chunks(delta):
+            elif choices := await aside(voice.tokens * TOKEN_BYTES if voice.opening else 0, partial(voice.chunks, delta)):
                 voice.said_s = time.monotonic()
                 extra = {"usage": usage_of(generations)} if body.continuous_usage else {}
                 yield b"".join(sse(head | {"choices": [choice]} | extra) for choice in choices)

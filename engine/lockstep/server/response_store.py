@@ -1,16 +1,18 @@
 """Replies of the Responses API that may be asked for or continued by their id: the newest, in memory. Knows no HTTP."""
 
-import json
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
-MOST_ENTRIES, MOST_BYTES = 1024, 256 << 20
+MOST_ENTRIES, MOST_BYTES, TOKEN_BYTES = 1024, 256 << 20, 16
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A reply, and all items of its conversation up to and with its own. Only its `owner` may see it."""
+    """A reply, and all items of its conversation up to and with its own. Only its `owner` may see it.
+
+    `size` counts bytes as they were sent, and TOKEN_BYTES for each token of a reply.
+    """
 
     reply: dict[str, Any]
     items: tuple[dict[str, Any], ...]
@@ -25,13 +27,12 @@ class ResponseStore:
         self._most_entries, self._most_bytes, self._bytes = most_entries, most_bytes, 0
         self._known: OrderedDict[str, Stored] = OrderedDict()
 
-    def put(self, reply: dict[str, Any], items: list[dict[str, Any]], owner: str) -> None:
+    def put(self, stored: Stored) -> None:
         """Keep a reply under its id. One past all bounds is not kept."""
-        size = len(json.dumps(reply)) + len(json.dumps(items))
-        if size > self._most_bytes:
+        if stored.size > self._most_bytes:
             return
-        self._known[reply["id"]] = Stored(reply, tuple(items), owner, size)
-        self._bytes += size
+        self._known[stored.reply["id"]] = stored
+        self._bytes += stored.size
         while len(self._known) > self._most_entries or self._bytes > self._most_bytes:
             self._bytes -= self._known.popitem(last=False)[1].size
 

@@ -4,21 +4,20 @@ import time
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse
 from starlette.responses import Response
 
 from lockstep.server.blocks import BlockWriter, Event, Kind, block_events, whole_blocks
-from lockstep.server.body import read_model
+from lockstep.server.body import aside, read_model
 from lockstep.server.chat import Ask, chat_generations
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import Deleted, ResponseReply, errors, inference_route
 from lockstep.server.errors import ApiError
 from lockstep.server.generation import Generation, reply_id
 from lockstep.server.replies import usage_of
-from lockstep.server.response_store import Stored
+from lockstep.server.response_store import TOKEN_BYTES, Stored
 from lockstep.server.responses_form import Item, ResponsesBody, chat_form
 from lockstep.server.route import Route
-from lockstep.server.stream import EventStream, named_event, unless_client_leaves
+from lockstep.server.stream import EventStream, Json, named_event, unless_client_leaves
 from lockstep.text.tools import ToolCall
 
 router = APIRouter(route_class=Route, tags=["responses"])
@@ -35,17 +34,17 @@ async def responses(request: Request) -> Response:
 
 
 @router.get("/v1/responses/{name}", response_model=ResponseReply, responses=errors(401, 404))
-async def stored_response(request: Request, name: str) -> JSONResponse:
+async def stored_response(request: Request, name: str) -> Json:
     """A reply that was stored."""
-    return JSONResponse(_stored(request, name, "id").reply)
+    return Json(_stored(request, name, "id").reply)
 
 
 @router.delete("/v1/responses/{name}", response_model=Deleted, responses=errors(401, 404))
-async def delete_response(request: Request, name: str) -> JSONResponse:
+async def delete_response(request: Request, name: str) -> Json:
     """Forget a reply."""
     _stored(request, name, "id")
     deployment(request).replies.drop(name, deployment(request).owner(request))
-    return JSONResponse({"id": name, "object": "response.deleted", "deleted": True})
+    return Json({"id": name, "object": "response.deleted", "deleted": True})
 
 
 def _stored(request: Request, name: str, param: str) -> Stored:
@@ -58,13 +57,16 @@ def _stored(request: Request, name: str, param: str) -> Stored:
 
 
 async def _reply(request: Request, site: Deployment, body: ResponsesBody) -> Response:
-    earlier = list(_stored(request, body.previous_response_id, "previous_response_id").items) if body.previous_response_id else []
-    chat = chat_form(body, earlier)
+    stored = _stored(request, body.previous_response_id, "previous_response_id") if body.previous_response_id else None
+    earlier = stored.items if stored else ()
+    request.state.sent_bytes += stored.size if stored else 0
+    chat = await aside(request, lambda: chat_form(body, earlier))
     [generation] = await chat_generations(request, site, chat, Ask(reply_id("resp_"), "responses", "input", body.max_output_tokens))
 
     def keep(reply: Item) -> None:
         if body.store is not False:
-            site.replies.put(reply, [*earlier, *body.items, *reply["output"]], site.owner(request))
+            size = request.state.sent_bytes + TOKEN_BYTES * len(generation.text.tokens)
+            site.replies.put(Stored(reply, (*earlier, *body.items, *reply["output"]), site.owner(request), size))
 
     writer = ResponseWriter(generation, body, site.options.name, keep)
     if body.stream:

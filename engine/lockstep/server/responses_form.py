@@ -9,7 +9,7 @@ from pydantic import Field, StrictBool
 
 from lockstep.server.body import validate
 from lockstep.server.errors import bad_request
-from lockstep.server.schema import MAX_TOKEN_ID, Body, ChatBody
+from lockstep.server.schema import HEARD, MAX_TOKEN_ID, Body, ChatBody
 
 Item = dict[str, Any]
 
@@ -19,6 +19,7 @@ _LOGPROBS = "message.output_text.logprobs"
 _REFUSED: dict[str, tuple[Any, ...]] = {
     "background": (False,), "conversation": (), "prompt": (), "truncation": ("disabled",), "top_logprobs": (0,),
 }  # fmt: skip
+HEARD.update(_REFUSED)
 _OWN = {
     "model", "input", "instructions", "tools", "tool_choice", "max_output_tokens", "reasoning", "text", "store", "previous_response_id",
     "include", "metadata", "messages", "n", *_REFUSED,

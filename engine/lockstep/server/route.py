@@ -6,10 +6,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fastapi import Request, Response
-from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 
 from lockstep.server.deployment import deployment
+from lockstep.server.stream import Json
 
 
 class Route(APIRoute):
@@ -22,6 +22,6 @@ class Route(APIRoute):
         async def handle(request: Request) -> Response:
             deployment(request).access.check(request)
             found = await endpoint(request, **request.path_params)
-            return found if isinstance(found, Response) else JSONResponse(found)
+            return found if isinstance(found, Response) else Json(found)
 
         return handle

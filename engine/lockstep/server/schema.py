@@ -22,6 +22,8 @@ PRIORITY_WORDS = {"high": PRIORITIES[0] // 2, "normal": 0, "background": PRIORIT
 MAX_TOKEN_ID = (1 << 31) - 1
 MAX_CHOICES, MAX_PROMPTS = 16, 1024
 MAX_ALTERNATIVES, MAX_BIASES = 20, 1024
+# Fields that some other form of a request has, which may be sent with any: each is read, refused or passed on.
+HEARD = set(UNSUPPORTED)
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
@@ -81,6 +83,13 @@ class Body(BaseModel):
     """Base of all request bodies."""
 
     model_config = ConfigDict(strict=True, extra="allow", hide_input_in_errors=True)
+
+    @model_validator(mode="after")
+    def _forget_what_nobody_reads(self) -> Body:
+        extra = self.model_extra or {}
+        for name in [name for name in extra if name not in HEARD]:
+            del extra[name]
+        return self
 
 
 class StreamOptions(BaseModel):
@@ -327,6 +336,9 @@ class ChatBody(GenerationBody, ThinkingBody, ToolsBody):
         if self.continue_final_message and self.messages[-1].role != "assistant":
             raise _fault("a last message of role assistant for `continue_final_message` to go on with")
         return self
+
+
+HEARD.update(ChatBody.model_fields)
 
 
 def _prompts(value: Any) -> Any:

@@ -31,6 +31,14 @@ _HEADERS = (
 log = logging.getLogger("lockstep.server")
 
 
+class Json(JSONResponse):
+    """A value as JSON, some ten times as fast as the standard library writes it."""
+
+    def render(self, content: Any) -> bytes:
+        """Its bytes."""
+        return msgspec.json.encode(content)
+
+
 def sse(value: Any) -> bytes:
     """One event. Everything outside ASCII is escaped: some clients cut lines at U+2028 and U+0085 too."""
     data = msgspec.json.encode(value)

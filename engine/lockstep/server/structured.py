@@ -1,13 +1,16 @@
 """What the fields of a request mean for its reply's grammar: compiled before anything is promised, refused with a status of its own."""
 
-from dataclasses import replace
+from functools import partial
 
-from lockstep.core.types import EngineRequest, Grammar
+from starlette.requests import Request
+
+from lockstep.core.types import Grammar
 from lockstep.grammar.calls import CallTags, calls_form
 from lockstep.grammar.compiler import CompilerBusy, CompilerFault
 from lockstep.grammar.formats import either
 from lockstep.grammar.protocol import Form, GrammarError
-from lockstep.server.deployment import Deployment
+from lockstep.server.body import aside
+from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.errors import bad_request, failed, overloaded
 from lockstep.server.outputform import FIELDS, asked_form
 from lockstep.server.schema import GenerationBody, ToolsBody
@@ -16,19 +19,20 @@ from lockstep.text.tools import Tag
 INVALID_GRAMMAR = "invalid_grammar"
 
 
-async def constrained(site: Deployment, body: GenerationBody, request: EngineRequest, in_reasoning: bool = False) -> EngineRequest:
-    """`request` with the grammar that `body` asks for, behind the reasoning if the reply begins with one.
+async def reply_grammar(request: Request, body: GenerationBody, in_reasoning: bool = False) -> Grammar | None:
+    """The grammar that `body` asks for, behind the reasoning if the reply begins with one; None for a reply of any form.
 
     Raises ApiError: 400 for a grammar that cannot be used, 429 if too many wait to be compiled, 500 if the compiler is out of order.
     """
-    param = "response_format"
+    site, param = deployment(request), "response_format"
     try:
         asked = asked_form({name: getattr(body, name) for name in FIELDS})
         form, param = asked or (None, "tools")
-        form = _with_calls(site, body, form) if isinstance(body, ToolsBody) else form
+        if isinstance(body, ToolsBody):
+            form = await aside(request, partial(_with_calls, site, body, form))
         if form is None:
-            return request
-        _check_company(request, param)
+            return None
+        _check_company(body, param)
         digest, data = await site.grammars.compile(form)
     except GrammarError as error:
         raise bad_request(f"{error}.", param, INVALID_GRAMMAR) from None
@@ -36,7 +40,7 @@ async def constrained(site: Deployment, body: GenerationBody, request: EngineReq
         raise overloaded(f"{error}.", 0) from None
     except CompilerFault as error:
         raise failed(f"{error}.") from None
-    return replace(request, grammar=Grammar(digest, data, site.tokenizer.think_close if in_reasoning else -1))
+    return Grammar(digest, data, site.tokenizer.think_close if in_reasoning else -1)
 
 
 def _with_calls(site: Deployment, body: ToolsBody, form: Form | None) -> Form | None:
@@ -57,8 +61,8 @@ def _with_calls(site: Deployment, body: ToolsBody, form: Form | None) -> Form | 
     return calls if form is None else either([calls, form])
 
 
-def _check_company(request: EngineRequest, param: str) -> None:
+def _check_company(body: GenerationBody, param: str) -> None:
     """A grammar decides where a reply ends; what keeps it from ending contradicts it."""
-    for name, is_set in (("ignore_eos", request.ignore_eos), ("min_tokens", request.min_tokens > 0)):
-        if is_set:
+    for name in ("ignore_eos", "min_tokens"):
+        if getattr(body, name):
             raise bad_request(f"`{name}` keeps a reply from ending where `{param}` has it end; leave one of them out.", name)

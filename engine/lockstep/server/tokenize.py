@@ -1,18 +1,17 @@
 """`POST /tokenize` and `/detokenize`: the very ids a generation would use. Needs no engine."""
 
-import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse
 
-from lockstep.server.body import read_model
+from lockstep.server.body import aside, read_model
 from lockstep.server.chat import chat_prompt
 from lockstep.server.deployment import deployment
 from lockstep.server.documents import Text, TokenizerInfo, Tokens, body_of, errors
-from lockstep.server.generation import INLINE_CHARACTERS, check_ids, tokenised
+from lockstep.server.generation import check_ids, tokenised
 from lockstep.server.route import Route
 from lockstep.server.schema import DetokenizeBody, TokenizeBody
+from lockstep.server.stream import Json
 
 router = APIRouter(route_class=Route, tags=["tokens"])
 # Texts past the window may be counted, up to this; an encoding takes hundreds of bytes a token.
@@ -22,41 +21,39 @@ _ERRORS = errors(400, 401, 404, 413, 415)
 
 @router.post("/tokenize", response_model=Tokens, responses=_ERRORS, openapi_extra=body_of(TokenizeBody))
 @router.post("/v1/tokenize", response_model=Tokens, responses=_ERRORS, openapi_extra=body_of(TokenizeBody))
-async def tokenize(request: Request) -> JSONResponse:
+async def tokenize(request: Request) -> Json:
     """Ids of a text, or of a conversation as a generation would render it."""
     site = deployment(request)
     body = await read_model(request, TokenizeBody)
     site.require_model(body.model)
     limit = max(site.context, COUNTED_TOKENS)
     if body.messages is not None:
-        ids = list((await chat_prompt(site, body, body.messages, limit, body.add_generation_prompt is not False)).ids)
+        ids = (await chat_prompt(request, body, body.messages, limit, body.add_generation_prompt is not False)).ids
     else:
         text = body.prompt or ""
-        ids = await tokenised(lambda: site.tokenizer.encode(text, limit), len(text), "prompt", site.context)
+        ids = await tokenised(request, lambda: site.tokenizer.encode(text, limit), "prompt", site.context)
     reply: dict[str, Any] = {"count": len(ids), "max_model_len": site.context, "tokens": ids}
     if body.return_token_strs:
-        reply["token_strs"] = [site.tokenizer.decode([token]) for token in ids]
-    return JSONResponse(reply)
+        reply["token_strs"] = await aside(request, lambda: [site.tokenizer.decode([token]) for token in ids])
+    return Json(reply)
 
 
 @router.get("/tokenizer_info", response_model=TokenizerInfo, responses=errors(401))
 @router.get("/v1/tokenizer_info", response_model=TokenizerInfo, responses=errors(401))
-async def tokenizer_info(request: Request) -> JSONResponse:
+async def tokenizer_info(request: Request) -> Json:
     """What clients that tokenise for themselves ask for. There is no begin token: the chat template writes its own."""
     site = deployment(request)
     end = site.tokenizer.decode(site.generation.eos_token_ids[:1])
     told = {"eos_token": end, "bos_token": None, "pad_token": end, "chat_template": site.template.source}
-    return JSONResponse(told | {"vocab_size": site.tokenizer.size, "max_model_len": site.context})
+    return Json(told | {"vocab_size": site.tokenizer.size, "max_model_len": site.context})
 
 
 @router.post("/detokenize", response_model=Text, responses=_ERRORS, openapi_extra=body_of(DetokenizeBody))
 @router.post("/v1/detokenize", response_model=Text, responses=_ERRORS, openapi_extra=body_of(DetokenizeBody))
-async def detokenize(request: Request) -> JSONResponse:
+async def detokenize(request: Request) -> Json:
     """Text of ids, control tokens by their spelling."""
     site = deployment(request)
     body = await read_model(request, DetokenizeBody)
     site.require_model(body.model)
     check_ids(site, body.tokens, "tokens")
-    if len(body.tokens) <= INLINE_CHARACTERS:
-        return JSONResponse({"prompt": site.tokenizer.decode(body.tokens)})
-    return JSONResponse({"prompt": await asyncio.to_thread(site.tokenizer.decode, body.tokens)})
+    return Json({"prompt": await aside(request, lambda: site.tokenizer.decode(body.tokens))})
