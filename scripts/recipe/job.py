@@ -81,7 +81,7 @@ class Job:
                 raise Failure(
                     code,
                     found=f"`{shlex.join(words)}` ended with status {status}: {last[0] if last else 'no output'}",
-                    needed=f"status 0; the whole output is in {log}",
+                    needed=f"status 0; the whole output is {log.name} of {runlog.archive_of(log.parent)}",
                 )
 
         return Command(argv, execute)

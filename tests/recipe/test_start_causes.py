@@ -24,6 +24,16 @@ FRONT = "2026-12-02 10:00:00,000 ERROR lockstep.server: the server cannot serve:
             "E_START",
             "the server ended with status 3: torch.OutOfMemoryError: CUDA out of memory",
         ),
+        (
+            [
+                "ImportError: cannot import name 'x'",
+                f"{FRONT}exit status 1",
+                *(f"INFO uvicorn.error: {word}" for word in ("Started", "Shutting down")),
+            ],
+            3,
+            "E_START",
+            f"the server ended with status 3: ImportError: cannot import name 'x'; {FRONT}exit status 1",
+        ),
         ([*NOISE, "draining"], -9, "E_START", "the server ended by signal 9: " + "; ".join(NOISE)),
         (
             ["lockstep: --port 0; needed: 1 to 65535"],
