@@ -26,20 +26,15 @@ _MOST_COMPARED = 32
 class CopyIndex:
     """Places of n-grams in prompt and reply. A place inside the reply must agree on 16 tokens, since loops agree on few; else on 8.
 
-    `longest` tokens at most are proposed; a copy that fails halves the next one, a copy that holds as far as one can tell doubles it.
+    The next copy has at most `length` tokens, `longest` at first: one that fails halves it, one not known to fail doubles it.
     """
 
     def __init__(self, prompt_tokens: int, longest: int = LONGEST_COPY) -> None:
         self._prompt_tokens, self._longest = prompt_tokens, longest
-        self._length = longest
+        self.length = longest
         self._open: tuple[int, ...] = ()
         self._tokens: list[int] = []
         self._in_reply: dict[int, int] = {}
-
-    @property
-    def length(self) -> int:
-        """Tokens the next copy proposes at most."""
-        return self._length
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Take the next tokens of the conversation, prompt first."""
@@ -60,7 +55,7 @@ class CopyIndex:
             return ()
         # A place so near that its continuation runs into the present goes on with the copy itself.
         period = len(known) - place
-        self._open = tuple(known[place + at % period] for at in range(min(limit, self._length)))
+        self._open = tuple(known[place + at % period] for at in range(min(limit, self.length)))
         return self._open
 
     def settle(self, following: Sequence[int]) -> None:
@@ -69,9 +64,9 @@ class CopyIndex:
             return
         seen = min(len(self._open), len(following))
         if tuple(following[:seen]) != self._open[:seen]:
-            self._length = max(1, self._length // 2)
+            self.length = max(1, self.length // 2)
         else:
-            self._length = min(self._longest, 2 * self._length)
+            self.length = min(self._longest, 2 * self.length)
         self._open = ()
 
     def _place(self) -> int | None:

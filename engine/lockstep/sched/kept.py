@@ -97,7 +97,7 @@ class _Orders:
 
 
 class KeptPrompts:
-    """The index of kept states over the pages of `pages`. Rank 0 has the only one; what it decides reaches the others in plans."""
+    """The index of kept states over the pages of `pages`, with `disk_bytes` on disk. Rank 0 has the only one; plans tell the others."""
 
     def __init__(self, limits: KeptLimits, pages: Ledger) -> None:
         self.limits, self.totals = limits, KeptTotals()
@@ -105,7 +105,7 @@ class KeptPrompts:
         self._states: dict[Key, KeptState] = {}
         self._by_tile: dict[bytes, list[KeptState]] = {}
         self._bytes: Counter[str] = Counter()
-        self._disk_bytes = self._clock = self._numbers = 0
+        self.disk_bytes = self._clock = self._numbers = 0
         self._orders = _Orders()
 
     def __len__(self) -> int:
@@ -115,11 +115,6 @@ class KeptPrompts:
     def memory_bytes(self) -> int:
         """Bytes of the states in memory, their pages not counted."""
         return self._bytes.total()
-
-    @property
-    def disk_bytes(self) -> int:
-        """Bytes on disk."""
-        return self._disk_bytes
 
     @property
     def idle_pages(self) -> int:
@@ -139,7 +134,7 @@ class KeptPrompts:
                 self._orders.drops.append(one.kept)
                 continue
             self._enter(state)
-            self._disk_bytes += state.disk_bytes
+            self.disk_bytes += state.disk_bytes
 
     def put_away(self) -> bool:
         """Let one more state go to disk, those used last first; False if none is left that may. For an engine that ends."""
@@ -298,12 +293,12 @@ class KeptPrompts:
             self._orders.spills.append(Spill(state.number, state.pages, state.label))
             self.totals.spilled += 1
             state.disk_bytes = size_bytes
-            self._disk_bytes += size_bytes
+            self.disk_bytes += size_bytes
         self._disown(state)
 
     def _make_room_on_disk(self, size_bytes: int, used: int) -> bool:
         """Drop what is on disk only and was used before `used` until `size_bytes` fit."""
-        while self._disk_bytes + size_bytes > self.limits.spill_bytes:
+        while self.disk_bytes + size_bytes > self.limits.spill_bytes:
             known = (state for state in self._states.values() if not state.in_memory and state.used < used)
             state = min((state for state in known if state.number not in self._orders.in_use), key=lambda state: state.used, default=None)
             if state is None:
@@ -323,7 +318,7 @@ class KeptPrompts:
         self._by_tile[state.key[0]].remove(state)
         if not self._by_tile[state.key[0]]:
             del self._by_tile[state.key[0]]
-        self._disk_bytes -= state.disk_bytes
+        self.disk_bytes -= state.disk_bytes
         if state.in_memory:
             self._disown(state)
         self._orders.drops.append(state.number)

@@ -7,24 +7,18 @@ from collections.abc import Iterable
 class Ledger:
     """Numbers 0 .. count - 1, handed out and taken back. A number may have several owners; it is free again when the last one is gone.
 
-    Keepers are owners who would give a number up if asked: a number that only keepers own is idle.
+    Keepers are owners who would give a number up if asked: a number that only keepers own is one of the `idle` ones, which are counted.
     """
 
     def __init__(self, count: int) -> None:
         self.count = count
         self._free = list(range(count))
         self._owners, self._keepers = [0] * count, [0] * count
-        self._idle = 0
+        self.idle = 0
 
     @property
     def free(self) -> int:
-        """How many numbers nobody owns."""
         return len(self._free)
-
-    @property
-    def idle(self) -> int:
-        """How many numbers only keepers own."""
-        return self._idle
 
     def is_idle(self, number: int) -> bool:
         """True if only keepers own `number`."""
@@ -61,19 +55,19 @@ class Ledger:
         for number in numbers:
             if not self._owners[number]:
                 raise ValueError(f"number {number} is free; needed: one that is owned")
-            self._idle -= self.is_idle(number)
+            self.idle -= self.is_idle(number)
             self._owners[number] += 1
             self._keepers[number] += keepers
-            self._idle += self.is_idle(number)
+            self.idle += self.is_idle(number)
 
     def _remove(self, numbers: Iterable[int], keepers: int) -> None:
         for number in numbers:
             kept = self._keepers[number]
             if not (kept if keepers else self._owners[number] - kept):
                 raise ValueError(f"number {number} has no such owner; needed: one that was taken, shared or kept before")
-            self._idle -= self.is_idle(number)
+            self.idle -= self.is_idle(number)
             self._owners[number] -= 1
             self._keepers[number] -= keepers
-            self._idle += self.is_idle(number)
+            self.idle += self.is_idle(number)
             if not self._owners[number]:
                 heapq.heappush(self._free, number)

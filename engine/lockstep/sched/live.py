@@ -39,7 +39,6 @@ class Live:
 
     @property
     def expires_s(self) -> float:
-        """When its deadline passes."""
         return self.arrived_s + self.request.deadline_s if self.request.deadline_s else float("inf")
 
     @property
@@ -72,7 +71,6 @@ class Live:
         return replace(event, logprobs=logprobs[: len(event.token_ids)], prompt_logprobs=prompt, cached_tokens=self.prompt.cached)
 
     def end(self, now_s: float, tokens: tuple[int, ...], reason: FinishReason, error: str | None = None) -> RoundEvent:
-        """Its last event."""
         return RoundEvent(self.id, tokens, reason, self._usage(now_s), error=error)
 
     def _usage(self, now_s: float) -> Usage:

@@ -3,8 +3,6 @@
 Knows neither queue nor slots; the index of states is `sched.kept`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -29,14 +27,8 @@ class PromptWork:
     points: list[int] = field(default_factory=list)
     has_waited: bool = False
 
-    @classmethod
-    def of(cls, request: EngineRequest) -> PromptWork:
-        """Work of a request that was just submitted."""
-        return cls(request, Trace(request))
-
     @property
     def tokens(self) -> int:
-        """Length of the prompt."""
         return self.trace.tokens
 
     @property
@@ -78,7 +70,7 @@ class PromptReuse:
         return None if work.runs_all else self.kept.find(work.trace)
 
     def begin(self, work: PromptWork, state: KeptState | None) -> Restore | None:
-        """Begin a prompt, from `state` if there is one. Its pages are those of `KeptPrompts.shared_pages`, then private ones."""
+        """Begin a prompt, from `state` if there is a readable one. Its pages are those of `KeptPrompts.shared_pages`, then private ones."""
         start = state.tokens if state else 0
         work.done = work.cached = start
         work.points = self.kept.points(work.trace, start)
@@ -100,11 +92,6 @@ class PromptReuse:
         for piece in plan.prompts:
             if piece.keep and piece.request_id in result.lost:
                 self.kept.forget(piece.keep)
-
-    def lose(self, work: PromptWork) -> None:
-        """The state a prompt was to begin from could not be read: it begins at its first token."""
-        work.done = work.cached = 0
-        work.points = self.kept.points(work.trace, 0)
 
     def slices(self, work: PromptWork, budget: int, pages: tuple[int, ...]) -> list[PromptSlice]:
         """Slices of at most `budget` > 0 rows together, cut at the lengths at which states are kept; `pages` hold the prompt.

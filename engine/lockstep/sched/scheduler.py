@@ -4,6 +4,7 @@ Requests wait in the order of `sched.order`, grow as `sched.memory` lets them, b
 tensor; the clock is handed in.
 """
 
+from bisect import insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -15,10 +16,10 @@ from lockstep.sched.kept import KeptLimits
 from lockstep.sched.live import Live
 from lockstep.sched.memory import Memory
 from lockstep.sched.order import FairOrder, rank
-from lockstep.sched.queue import Queue
 from lockstep.sched.retry import Departures
 from lockstep.sched.reuse import PromptReuse, PromptWork
 from lockstep.sched.shares import even_shares
+from lockstep.sched.trace import Trace
 
 __all__ = ["Scheduler", "SchedulerLimits"]
 
@@ -50,7 +51,7 @@ class Scheduler:
         self.kept = self._memory.kept
         self._reuse = PromptReuse(self.kept)
         self._order = FairOrder()
-        self._queue = Queue(limits.max_queued, limits.max_queued_tokens)
+        self._queue: list[Live] = []
         self._departures = Departures(limits.slots)
         self._live: dict[str, Live] = {}
         self._paused: list[Live] = []
@@ -67,13 +68,11 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """Requests in the queue."""
         return len(self._queue)
 
     @property
     def waiting_tokens(self) -> int:
-        """Their prompt tokens."""
-        return self._queue.tokens
+        return sum(live.prompt.tokens for live in self._queue)
 
     @property
     def paused(self) -> int:
@@ -87,7 +86,6 @@ class Scheduler:
 
     @property
     def free_slots(self) -> int:
-        """Slots nobody owns."""
         return self._memory.slots.free
 
     def retry_after_s(self, places: int = 1) -> int:
@@ -100,8 +98,8 @@ class Scheduler:
         self._check(request)
         turn = self._order.arrive(request)
         self._arrivals += 1
-        live = Live(request, self._clock(), (rank(turn, request), self._arrivals), turn, PromptWork.of(request))
-        if over := self._queue.too_many(self._held_back(live)):
+        live = Live(request, self._clock(), (rank(turn, request), self._arrivals), turn, PromptWork(request, Trace(request)))
+        if over := self._too_many(self._held_back(live)):
             self._order.leave(request)
             most, tokens = self.limits.max_queued, self.limits.max_queued_tokens
             raise EngineRejected(
@@ -111,7 +109,7 @@ class Scheduler:
                 self.retry_after_s(over),
             )
         self._live[request.id] = live
-        self._queue.add(live)
+        insort(self._queue, live, key=lambda one: one.place)
 
     def cancel(self, request_id: str) -> RoundEvent | None:
         """End a request now; its last event, or None if it is unknown or has ended."""
@@ -119,7 +117,6 @@ class Scheduler:
         return self._finish(live, (), FinishReason.CANCELLED) if live else None
 
     def cancel_all(self) -> list[RoundEvent]:
-        """End every request now."""
         return [self._finish(live, (), FinishReason.CANCELLED) for live in list(self._live.values())]
 
     def expire(self) -> list[RoundEvent]:
@@ -151,7 +148,7 @@ class Scheduler:
                 live.decoding_since_s = self._clock()
         self._reuse.skipped(plan, result)
         for live in self._alive(result.lost):
-            self._reuse.lose(live.prompt)
+            self._reuse.begin(live.prompt, None)
         events = [self._progress(live, result) for live in self._alive(result.tokens)]
         events += [self._finish(live, (), FinishReason.FAILED, result.failed[live.id]) for live in self._alive(result.failed)]
         return events
@@ -185,6 +182,14 @@ class Scheduler:
             if slots < 0 or pages < 0:
                 return [live for live in entering[at:] if live.admitted_s is None]
         return []
+
+    def _too_many(self, held_back: list[Live]) -> int:
+        """How many of `held_back`, in order, must go before the others may wait; 0 if all may."""
+        tokens, gone = sum(live.prompt.tokens for live in held_back), 0
+        while len(held_back) - gone > self.limits.max_queued or tokens > self.limits.max_queued_tokens:
+            tokens -= held_back[gone].prompt.tokens
+            gone += 1
+        return gone
 
     def _grow_replies(self, pages: dict[str, tuple[int, ...]]) -> tuple[str, ...]:
         """A page for the next row of every reply that needs one; whoever comes last is paused until there are enough. Returns who was.

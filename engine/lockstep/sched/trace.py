@@ -35,7 +35,6 @@ class Trace:
 
     @property
     def tokens(self) -> int:
-        """Length of the prompt."""
         return len(self.ids)
 
     @property
