@@ -64,9 +64,21 @@ class Environment:
         files.put_in_place(made, self.place)
 
     def adopt(self) -> None:
-        """Let this program import the environment's packages; this program's interpreter made it."""
-        if self.is_ready():
-            site.addsitedir(str(self.packages))
+        """Let this program import the environment's packages; this program's interpreter made it.
+
+        After an update the one of before serves until a start has made the new one: a server that runs can be looked at and ended.
+        """
+        made = self.place if self.is_ready() else self._earlier()
+        if made is not None:
+            site.addsitedir(str(made / self.packages.relative_to(self.place)))
+
+    def _earlier(self) -> Path | None:
+        made = [
+            place
+            for place in self.place.parent.glob(f"{self._name}-*")
+            if (files.read_json(place / READY) or {}).get("python") == python_tag()
+        ]
+        return max(made, key=lambda place: place.stat().st_mtime, default=None)
 
 
 def python_tag() -> str:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import site
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -10,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from fixtures.clone_box import Box
-from recipe import config, runlog
+from recipe import config, files, runlog
 from recipe.adapters import kernel
+from recipe.environment import READY, Environment, python_tag
+from recipe.job import Job
+from recipe.ui import Ui
 
 LIMIT_S = 45
 
@@ -135,3 +139,24 @@ def test_a_clock_put_back_costs_no_archive(tmp_path: Path) -> None:
 
 def test_a_user_without_a_name_is_named_by_number() -> None:
     assert kernel.user(4_242_424) == "user 4242424"
+
+
+def test_after_an_update_the_tools_of_before_serve_until_there_are_new_ones(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(config.load(box.root, box.environment), box.environment, Ui({}), "status")
+    now = Environment("host", job)
+    for name, python in (("host-other", "another Python"), ("host-before", python_tag())):
+        now.place.with_name(name).mkdir()
+        files.write_json(now.place.with_name(name) / READY, {"python": python})
+    seen: list[str] = []
+    monkeypatch.setattr(site, "addsitedir", seen.append)
+    now.adopt()
+    box.write("requirements/host.lock", "# another list")
+    Environment("host", job).adopt()
+    assert [Path(place).parents[2].name for place in seen] == [now.place.name, "host-before"]
+
+
+def test_a_bundle_is_packed_though_the_key_is_gone(box: Box) -> None:
+    box.run()
+    (box.root / ".state/api-key").unlink()
+    done = box.run("support-bundle")
+    assert done.returncode == 0, done.stderr

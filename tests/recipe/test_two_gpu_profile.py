@@ -115,6 +115,15 @@ def test_an_engine_that_is_silent_or_another_one_is_no_dead_server(host: GpuHost
     assert host.box.record == before
 
 
+def test_a_server_whose_run_folder_is_gone_can_be_stopped(host: GpuHost) -> None:
+    host.box.run(**host.settings)
+    shutil.rmtree(host.box.record["folder"])
+    done = host.box.stop(**host.settings)
+    assert done.returncode == 0, done.stderr
+    assert host.box.run("status", **host.settings).returncode == 3
+    assert len(host.box.archives()) == 1
+
+
 def test_a_host_that_knows_container_devices_only_serves_too(host: GpuHost) -> None:
     host.plan(no_gpus='could not select device driver "" with capabilities: [[gpu]]', cdi=True)
     done = host.box.run(**host.settings)

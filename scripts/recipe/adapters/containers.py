@@ -172,7 +172,7 @@ def _engine(timeout_s: int = ANSWER_S) -> Iterator[Any]:
         from docker.errors import DockerException
         from requests import RequestException
     except ImportError as error:
-        raise DockerFault(f"the Docker SDK is not installed: {error}") from error
+        raise DockerFault(f"the Docker SDK is not installed (./start.sh prepare does it): {error}") from error
     try:
         yield _client(timeout_s)
     except (DockerException, RequestException) as error:

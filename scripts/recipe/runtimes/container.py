@@ -92,6 +92,7 @@ class ContainerRuntime:
         name = record.launch.container
         self.status(record)
         try:
+            record.folder.mkdir(parents=True, exist_ok=True, mode=files.PRIVATE_FOLDER)
             seen = containers.look(name)
             if seen is not None and seen.labels.get(container.RUN_LABEL) == str(record.folder):
                 containers.stop(name, grace_s + SLACK_S)

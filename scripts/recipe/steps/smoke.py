@@ -19,7 +19,7 @@ POLL_S = 0.2
 READ_LINES, CAUSES = 200, 3
 # Lines that say why: of the server's own log, of Python, of the kernel's out-of-memory killer, of CUDA; and what is said in any case.
 CAUSE = re.compile(
-    r"\b(ERROR|CRITICAL|FATAL)\b|^lockstep: |^[\w.]*(Error|Exception|Exit|Interrupt)\b|(?i:out of memory|ended (by|with) |(?<![.\w])error: )"
+    r"\b(ERROR|CRITICAL|FATAL)\b|^lockstep: |^[\w.]*(Error|Exception|Exit)\b|(?i:out of memory|ended (by|with) |(?<![.\w])error: )"
 )
 FAREWELL = re.compile(r"\b(draining|Shutting down|Finished server process|Application shutdown)\b")
 # How the server names a window that does not fit the memory.

@@ -54,14 +54,14 @@ def _texts(job: Job) -> Iterator[tuple[str, str]]:
     record = job.places.state_dir / "server.json"
     yield "server.json", record.read_text(encoding="utf-8") if record.is_file() else "{}"
     if (found := server.find(job.places)) is not None:
-        yield "health.json", json.dumps(server.told(found), indent=2)
+        yield "health.json", _said(job, lambda quiet: quiet.ui.line(json.dumps(server.told(found), indent=2)))
     yield "host.txt", f"{host.machine()}\n{host.python(job.environment)}\n"
     commit = ("git", "-C", str(job.config.root), "log", "-1", "--format=%H %cI")
     for name, words in {**ASKED, "git": commit}.items():
         yield f"{name}.txt", process.ask(words, job.tool_environment, timeout_s=ANSWER_S).output
 
 
-def _said(job: Job, verb: Callable[[Job], int], *, is_json: bool = False) -> str:
+def _said(job: Job, verb: Callable[[Job], object], *, is_json: bool = False) -> str:
     said = io.StringIO()
     quiet = Job(job.config, job.environment, Ui({}, out=said, err=said), job.verb)
     if is_json:
