@@ -83,16 +83,17 @@ def test_an_interrupt_while_the_server_loads_ends_it(box: Box, number: signal.Si
     assert box.run().returncode == 0
 
 
-def test_a_restart_that_is_taken_back_brings_the_server_of_before_back(box: Box) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_restart_that_is_taken_back_brings_the_server_of_before_back(box: Box, number: signal.Signals) -> None:
     box.run()
     old = box.record
     box.set_engine("slow", load_s=60)
     start = box.popen("restart")
     wait_for(lambda: (box.root / ".state/server.json").exists() and box.record["launch"]["build"] != old["launch"]["build"])
     wait_for(box.is_listening)
-    start.send_signal(signal.SIGINT)
+    start.send_signal(number)
     out, err = start.communicate(timeout=30)
-    assert start.returncode == 130, err
+    assert start.returncode == 128 + number, err
     assert "bringing the server of before back" in out
     assert box.record["launch"] == old["launch"]
     assert box.run("status").returncode == 0

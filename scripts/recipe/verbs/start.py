@@ -225,8 +225,8 @@ def _replace(job: Job, launch: Launch, old: Record | None, *, first: int, total:
     except BaseException as stop:
         with interrupts.held_off():
             _abandon(job, serve)
-        if old is not None and serve.gives_way and isinstance(stop, interrupts.Interrupted) and stop.number == signal.SIGINT:
-            # Who takes a restart back wants the server that there was; whoever ends programs does not.
+        if old is not None and serve.gives_way and isinstance(stop, interrupts.Interrupted) and stop.number != signal.SIGTERM:
+            # Who takes a restart back, or loses the terminal, wants the server that there was; whoever ends programs does not.
             job.ui.line("  bringing the server of before back; interrupt again to leave it stopped")
             revive(job, old.launch)
         raise
