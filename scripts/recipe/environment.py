@@ -11,19 +11,24 @@ from failure import Failure
 from recipe import files
 from recipe.job import Job
 from recipe.plan import Action, Task
+from recipe.pytorch import Own, left_out
 
 READY = "ready.json"
 ONLY_LOCKED = ("--require-hashes", "--only-binary=:all:", "--no-deps", "--progress-bar=off")
 
 
 class Environment:
-    """`name` is also the name of the lock file in requirements/; the folder's name carries the digest of what decides its content."""
+    """`name` is also the name of the lock file in requirements/; the folder's name carries the digest of what decides its content.
 
-    def __init__(self, name: str, job: Job) -> None:
+    With `torch` the list is taken without it, and who uses the environment has to see that one's folder too.
+    """
+
+    def __init__(self, name: str, job: Job, torch: Own | None = None) -> None:
         self._job = job
         self._name = name
         self._lock = job.config.root / "requirements" / f"{name}.lock"
-        self.digest = files.digest(self._lock_bytes(), python_tag())
+        self._torch = torch
+        self.digest = files.digest(self._lock_bytes(), python_tag(), *((torch.version, torch.folder) if torch else ()))
         self.place = job.data_dir / "environments" / f"{name}-{self.digest}"
 
     def _lock_bytes(self) -> bytes:
@@ -47,17 +52,32 @@ class Environment:
 
     def actions(self, shop: Path) -> Sequence[Action]:
         """Made in `shop`, renamed when whole."""
-        made = shop / self._name
+        made, listed = shop / self._name, self._lock
         python = str(made / "bin" / "python")
         job = self._job
+        if self._torch:
+            listed = shop / f"{self._name}.list"
         return (
+            *(
+                [
+                    Task(
+                        f"put {self._lock} without torch, of which {self._torch.version} is there, into {listed}",
+                        lambda: self._list(listed),
+                    )
+                ]
+                if self._torch
+                else []
+            ),
             job.command("E_VENV", sys.executable, "-m", "venv", str(made), fetches=True),
             # pip's note about a later pip would be the last line, in place of why it failed
             job.command(
-                "E_IMAGE", python, "-m", "pip", "--disable-pip-version-check", "install", *ONLY_LOCKED, "-r", str(self._lock), fetches=True
+                "E_IMAGE", python, "-m", "pip", "--disable-pip-version-check", "install", *ONLY_LOCKED, "-r", str(listed), fetches=True
             ),
             Task(f"mark {made} ready, then rename it to {self.place}", lambda: self._finish(made)),
         )
+
+    def _list(self, listed: Path) -> None:
+        listed.write_text(left_out(self._lock_bytes().decode(), keeps_compiler=False), encoding="utf-8")
 
     def _finish(self, made: Path) -> None:
         files.write_json(made / READY, {"digest": self.digest, "python": python_tag()})

@@ -114,12 +114,12 @@ GPU_WORD = re.compile(r"0|[1-9][0-9]{0,2}|GPU-[0-9a-fA-F-]{8,36}|[0-9a-fA-F]{4,8
 
 
 def gpus(count: int) -> Kind:
-    """`count` distinct devices separated by commas, or the word `none`: () stands for no GPU."""
-    allowed = f"{count} different devices by number, UUID (GPU-...) or bus id (0000:01:00.0), such as 0,1; or {NO_GPU}"
+    """One device or up to `count` distinct ones separated by commas, or the word `none`: () stands for no GPU."""
+    allowed = f"one or {count} different devices by number, UUID (GPU-...) or bus id (0000:01:00.0), such as 0,1; or {NO_GPU}"
 
     def read(text: str) -> tuple[str, ...]:
         words = () if text == NO_GPU else tuple(text.split(","))
-        if text != NO_GPU and not (len(set(words)) == len(words) == count and all(GPU_WORD.fullmatch(word) for word in words)):
+        if text != NO_GPU and not (len(set(words)) == len(words) <= count and all(GPU_WORD.fullmatch(word) for word in words)):
             raise _refuse(allowed)
         return words
 

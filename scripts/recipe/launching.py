@@ -14,7 +14,7 @@ from recipe.record import ENGINE, RUN, Launch
 from recipe.settings import SETTINGS
 
 # What a server process gets from the caller's environment; everything else stays outside.
-PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
+PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
 OFFLINE = {"HF_HUB_OFFLINE": "1"}
 MODEL, KERNELS, INSIDE_PYTHON = "{model}", "{kernels}", "/opt/engine/bin/python"
 INSIDE_MODEL, INSIDE_DRAFTER, INSIDE_LOGS, INSIDE_KEY, INSIDE_KERNELS = "/model", "/drafter", "/logs", "/key", "/kernels"
@@ -160,7 +160,11 @@ def _launch(config: Config, build: str, argv: tuple[str, ...], environment: dict
 def differences(launch: Launch, config: Config) -> list[str]:
     """Settings that the running server was started with otherwise, in words."""
     told = []
+    of_other_profile = launch.settings.get("PROFILE") != config.text("PROFILE")
     for name, setting in SETTINGS.items():
+        # Another profile is one difference; which defaults it has is none of their own.
+        if of_other_profile and name != "PROFILE" and config.chosen[name].is_default:
+            continue
         if setting.is_fixed_at_start and name in launch.settings and launch.settings[name] != config.text(name):
             now, origin = config.text(name), config.chosen[name].origin
             told.append(f"{name}: the server runs with {launch.settings[name] or 'none'}, {origin} says {now or 'none'}")

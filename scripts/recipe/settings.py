@@ -90,7 +90,7 @@ _setting(
 _setting(
     "RUNTIME", 0, ("docker", "process"), choice("docker", "process"), "where the engine runs: in a container, or as a process of this host"
 )
-_setting("GPUS", 0, ("0,1", "none"), gpus(2), "the two devices")
+_setting("GPUS", 0, ("0,1", "none"), gpus(2), "the devices, one a rank")
 _engine_setting("HOST", 0, ("0.0.0.0", "127.0.0.1"), address(), "--host", "address the API listens on")
 _engine_setting("PORT", 0, "8022", integer(1, 65535), "--port", "port the API listens on")
 _engine_setting("SERVED_NAME", 0, "glm-5.3-flash", _NAME, "--name", "the model's name in the API")
@@ -117,13 +117,7 @@ _engine_setting(
 )
 _engine_setting("VISION", 1, "1", FLAG, "--vision", "1 takes pictures and clips, 0 serves text only")
 _engine_setting(
-    "LOOP_GUARD",
-    1,
-    "256",
-    integer(0, 1_048_576),
-    "--guard-loops",
-    "a reply that repeats at most 16 tokens over and over ends behind so many of them; 0: never",
-    unit="tokens",
+    "LOOP_GUARD", 1, "256", integer(0, 1 << 20), "--guard-loops", "length of one short cycle that ends a reply; 0: never", unit="tokens"
 )
 
 _engine_setting(
@@ -290,7 +284,7 @@ _setting(
     6,
     ("base", "lock"),
     choice("base", "lock"),
-    "base: PyTorch of BASE_IMAGE, if it is 2.13 or later; lock: always the one of requirements/ (RUNTIME=docker)",
+    "base: PyTorch of BASE_IMAGE (RUNTIME=process with GPUS: of the Python that runs this), if it is 2.11 or later; lock: of requirements/",
 )
 _setting("IMAGE", 6, "glm-5.3-flash-lockstep", _IMAGE, "name of the engine's images (RUNTIME=docker)")
 

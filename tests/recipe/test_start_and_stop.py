@@ -253,3 +253,18 @@ def test_only_the_newest_archives_are_kept(box: Box) -> None:
         box.run()
         box.stop(LOG_KEEP="2")
     assert len(box.archives()) == 2
+
+
+def test_a_restart_moves_from_loopback_to_every_address_of_its_own_port(box: Box) -> None:
+    assert box.run().returncode == 0
+    for host in ("0.0.0.0", "127.0.0.1"):
+        done = box.run("restart", HOST=host)
+        assert done.returncode == 0, done.stderr
+        assert "is held by the server that is replaced" in done.stdout
+        assert box.record["launch"]["host"] == host
+
+
+def test_another_profile_is_told_as_one_difference(box: Box) -> None:
+    box.run()
+    told = [line for line in box.run("status", PROFILE="", CONTEXT="9999").stdout.splitlines() if line.startswith("differs:")]
+    assert [line.split()[1] for line in told] == ["PROFILE:", "CONTEXT:"]

@@ -121,7 +121,10 @@ class ChecksStep:
 
     def _gpus(self) -> Iterator[Finding]:
         config, need = self._job.config, self._job.config.gpus()
-        facts = self._facts if need else gpu.Gpus(())
+        facts, ranks = self._facts if need else gpu.Gpus(()), config.number("RANKS")
+        if need and ranks > len(need):
+            yield Finding("E_GPU", f"RANKS={ranks} and GPUS={','.join(need)}", "a GPU for each rank", "name as many GPUS, or set RANKS=1")
+            return
         yield (found := gpu.check(facts, need))
         if need and not found.is_failure:
             taken = None if self._frees_gpus else wait_for_gpus(self._job, facts)

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import shlex
 import shutil
 from abc import ABC, abstractmethod
@@ -12,7 +11,7 @@ from pathlib import Path
 from failure import Failure
 from patchwork import patchset
 from patchwork.engine import Pin
-from recipe import files
+from recipe import files, pytorch
 from recipe.adapters import containers
 from recipe.adapters.containers import DockerFault
 from recipe.environment import ONLY_LOCKED, READY, Environment, python_tag
@@ -25,9 +24,6 @@ LIST = "engine.lock"
 NO_NET = ("--no-deps", "--no-index")
 VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
 TORCH = "from importlib import metadata; print(*(one.version for one in metadata.distributions(name='torch')))"
-# The oldest that the engine's own list of requirements takes, and what nobody but torch needs of the hash-locked list.
-LEAST_TORCH = (2, 13)
-OF_TORCH = re.compile(r"(torch|triton|cuda-toolkit|nvidia-(?!cuda-nvrtc=)[a-z0-9-]+)==")
 
 
 class Image(ABC):
@@ -76,7 +72,9 @@ class ProcessImage(Image):
         self._job = job
         self._pin = pin
         self._host_tools = host_tools
-        self._base = Environment("engine-cpu", job)
+        is_own = job.config.gpus() and job.config.text("TORCH") == "base"
+        self._torch = pytorch.own() if is_own else None
+        self._base = Environment("engine-cuda" if job.config.gpus() else "engine-cpu", job, self._torch)
         self.digest = files.digest("process", patchset.digest(pin), self._base.digest, python_tag())
         self.place = job.data_dir / "engines" / self.digest
 
@@ -103,7 +101,9 @@ class ProcessImage(Image):
 
     def _finish(self, made: Path) -> None:
         inside = made / self._base.packages.relative_to(self._base.place)
-        (inside / "dependencies.pth").write_text(f"{self._base.packages}\n")
+        # What the own list has comes before what that Python has.
+        seen = [str(self._base.packages), *([self._torch.folder] if self._torch else [])]
+        (inside / "dependencies.pth").write_text("".join(f"{folder}\n" for folder in seen))
         root = str(self._job.config.root)
         files.write_json(made / READY, {"digest": self.digest, "tree": self._pin.tree_id, "root": root})
         files.put_in_place(made, self.place)
@@ -151,7 +151,7 @@ class DockerImage(Image):
         context, cache = shop / "context", self._job.data_dir / "wheels" / self._wheels
         asking = ("docker", "run", "--rm", "--network", "none", "--entrypoint", "python3", self._base, "-c")
         fetching = f'{shlex.join(self._pip(shop))} --python-version "$({shlex.join([*asking, VERSION])})"'
-        least = ".".join(map(str, LEAST_TORCH))
+        least = ".".join(map(str, pytorch.LEAST))
         unless = f", without torch and what only torch needs if this says {least} or later: {shlex.join([*asking, TORCH])}"
         listing = f"put {self._lock} into {shop / 'wheels'}{unless if self._torch == 'base' else ''}"
         words = ["--build-arg", f"BASE_IMAGE={self._base}"]
@@ -189,9 +189,8 @@ class DockerImage(Image):
         if self._torch == "base":
             with self._faults():
                 version = containers.ask(self._base, "python3", "-c", TORCH)
-            numbers = re.match(r"(\d+)\.(\d+)", version)
-            if numbers and (int(numbers[1]), int(numbers[2])) >= LEAST_TORCH:
-                text = "".join(entry for entry in re.split(r"(?m)^(?=\S)", text) if not OF_TORCH.match(entry))
+            if pytorch.is_recent(version):
+                text = pytorch.left_out(text, keeps_compiler=True)
                 self._job.note(f"the base's PyTorch {version} is used")
             else:
                 self._job.note(f"the base brings {f'PyTorch {version}' if version else 'no PyTorch'}: {self._lock.name}'s is fetched")

@@ -137,7 +137,9 @@ def _preparation(job: Job, old: Record | None, *, serves: bool) -> Preparation:
 def checks_of(job: Job, host_tools: Environment, old: Record | None, wants: Callable[[], Sequence[Want]], *, serves: bool) -> ChecksStep:
     """Step 1 beside a server that runs, or none: what that one holds is free by the time it is needed."""
     config = job.config
-    replaces_own = old is not None and (old.launch.host, old.launch.port) == (config.text("HOST"), config.number("PORT"))
+    hosts = {config.text("HOST"), old.launch.host} if old is not None else set()
+    # One address of a port is taken by whoever has all of them.
+    replaces_own = old is not None and old.launch.port == config.number("PORT") and (len(hosts) == 1 or bool(hosts & {"0.0.0.0", "::"}))
     frees_gpus = old is not None and old.launch.uses_gpus
 
     def needs_licence() -> bool:
