@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from lockstep.kernels import cuda
-from lockstep.kernels.exl3 import decode_inner, decode_outer
+from lockstep.kernels.exl3.ref import decode_inner, decode_outer
 from lockstep.kernels.experts import grouped
 from lockstep.kernels.experts.grouped import ALU_ONLY, BYTES_ONLY, REAL, GroupedExperts, Launch, Shape
 

@@ -16,6 +16,7 @@ from lockstep.core.messages import Cancel, FromEngine, Rejected, Round, Shutdown
 from lockstep.core.plan import StepPlan, StepResult
 from lockstep.core.rank_messages import Ran
 from lockstep.core.types import RoundEvent
+from lockstep.run.team import StepRunner
 from lockstep.sched import Scheduler
 
 SNAPSHOT_BUSY_S = 0.1
@@ -29,13 +30,6 @@ class Channel(Protocol):
     def closed(self) -> bool: ...
     def send(self, message: FromEngine) -> None: ...
     def pending(self, wait_s: float) -> Iterable[object]: ...
-
-
-class StepRunner(Protocol):
-    """What executes a plan; see `run.runner.Runner`."""
-
-    def execute(self, plan: StepPlan) -> StepResult: ...
-    def state_hash(self, request_id: str) -> str: ...
 
 
 @dataclass(slots=True)

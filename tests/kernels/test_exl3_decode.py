@@ -76,13 +76,13 @@ def test_all_27_combinations_are_covered() -> None:
 
 @pytest.mark.parametrize(("bits", "name"), DIGESTS)
 def test_the_inner_weight_has_the_published_bits(bits: float, name: str) -> None:
-    assert digest(exl3.decode_inner(torch.from_numpy(known_words(bits)), name).numpy()) == DIGESTS[bits, name]
+    assert digest(exl3.ref.decode_inner(torch.from_numpy(known_words(bits)), name).numpy()) == DIGESTS[bits, name]
 
 
 @pytest.mark.parametrize(("bits", "name"), DIGESTS)
 def test_the_inner_weight_of_random_words_equals_the_plain_codec(bits: float, name: str) -> None:
     words = random_words(bits, 128, 384)
-    mine = exl3.decode_inner(torch.from_numpy(words), name).numpy()
+    mine = exl3.ref.decode_inner(torch.from_numpy(words), name).numpy()
     assert np.array_equal(mine.view(np.int16), oracle.decode_inner(words, name).view(np.int16))
 
 
@@ -124,7 +124,7 @@ def test_known_values_of_one_four_bit_matrix() -> None:
     trellis = torch.from_numpy(known_words(4))
     i, j = torch.arange(128), torch.arange(256)
     suh, svh = (((i % 7) - 3) / 8 + 1 / 16).half(), (((j % 5) - 2) / 4 + 1 / 8).half()
-    inner = exl3.decode_inner(trellis, "mcg").float()
+    inner = exl3.ref.decode_inner(trellis, "mcg").float()
     assert torch.allclose(inner[0, :4], torch.tensor([-1.418, 0.0293, -2.387, 1.131]), rtol=1e-3)
     assert torch.allclose(inner[:4, 0], torch.tensor([-1.418, 2.398, 0.9404, 1.287]), rtol=1e-3)
     outer = exl3.decode_outer(trellis, suh, svh, "mcg")

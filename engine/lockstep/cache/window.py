@@ -3,28 +3,20 @@
 Two kinds: `StepWindow` (generated tokens, may be cut back to any number of rows) and `PromptTile` (prompt tokens, committed at once).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Items
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+from lockstep.cache.states import StateSlots
 from lockstep.kernels import host, kda
-
-if TYPE_CHECKING:
-    from lockstep.cache.states import StateSlots
 
 
 def row_starts(active: Items[int]) -> list[int]:
     """First row of each step when rows are ordered step by step and step j has `active[j]` rows."""
-    starts, total = [], 0
-    for count in active:
-        starts.append(total)
-        total += count
-    return starts
+    return list(accumulate(active, initial=0))[:-1]
 
 
 @lru_cache(maxsize=512)

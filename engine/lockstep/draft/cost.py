@@ -4,6 +4,8 @@ Timings steer how deep to draft and nothing else.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
+from operator import mul
 
 FOLLOW = 0.1
 OUTLIER = 2.0
@@ -44,7 +46,8 @@ class RowCosts:
 
         Drafts enter by falling probability of being reached and right, which keeps those of a stream in order.
         """
-        ranked = sorted(((-product, stream) for stream, row in enumerate(chances) for product in _products(row)), key=lambda pair: pair[0])
+        reached = ((-product, stream) for stream, row in enumerate(chances) for product in accumulate(row, mul))
+        ranked = sorted(reached, key=lambda pair: pair[0])
         rows, tokens = len(chances) + other_rows, float(len(chances))
         best, taken = tokens / self._round_ms(rows), 0
         for count, (product, _) in enumerate(ranked, 1):
@@ -62,12 +65,3 @@ class RowCosts:
 def _followed(known: float | None, ms: float) -> float:
     """Running mean in which one slow step, a paused process say, counts as twice the usual."""
     return ms if known is None else known + FOLLOW * (min(ms, OUTLIER * known) - known)
-
-
-def _products(chances: Sequence[float]) -> list[float]:
-    """Probability that each draft is reached and right."""
-    products, running = [], 1.0
-    for chance in chances:
-        running *= chance
-        products.append(running)
-    return products

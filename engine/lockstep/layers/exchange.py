@@ -29,20 +29,17 @@ class Exchange(Protocol):
 
 
 class Alone:
-    """The only rank: nothing to add, nothing to join."""
+    """The only rank: what it has is all there is."""
 
     share = WHOLE
 
     def add(self, partial: Tensor) -> Tensor:
-        """The same tensor."""
         return partial
 
     def join(self, columns: Tensor) -> Tensor:
-        """The same tensor."""
         return columns
 
     def agree(self, number: float) -> float:
-        """The same number."""
         return number
 
 

@@ -11,20 +11,8 @@ import lockstep
 from lockstep.config.serving import ServingOptions
 
 # Variables by which libraries and kernels choose how to compute.
-_VARIABLES = (
-    "ATEN_",
-    "CUBLAS",
-    "CUDNN",
-    "LOCKSTEP_",
-    "MKL_",
-    "NPY_",
-    "NVIDIA_TF32",
-    "ONEDNN_",
-    "OPENBLAS",
-    "PYTORCH_",
-    "TORCH_",
-    "TRITON_",
-)
+_LIBRARIES = ("ATEN_", "CUBLAS", "CUDNN", "MKL_", "NPY_", "NVIDIA_TF32", "ONEDNN_", "OPENBLAS", "PYTORCH_", "TORCH_", "TRITON_")
+_VARIABLES = (*_LIBRARIES, "LOCKSTEP_")
 _SOURCES = (".py", ".cu", ".cuh", ".cpp", ".h")
 
 

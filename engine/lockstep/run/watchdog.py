@@ -51,7 +51,7 @@ class Watchdog:
 
 
 class WatchedRunner:
-    """A runner (`loop.StepRunner`) under a watchdog."""
+    """A runner under a watchdog."""
 
     def __init__(self, runner: StepRunner, watchdog: Watchdog) -> None:
         self._runner, self._watchdog, self._steps = runner, watchdog, 0

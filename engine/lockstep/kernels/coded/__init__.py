@@ -2,7 +2,7 @@
 
 fp8: each output's weights are one e4m3 row (`kernels.fp8`), and each row of the input is rounded the same way before the product.
 q4: whole numbers of -8 to 7 under one fp16 factor for 64 inputs of an output; inputs are not rounded. Products are sums in fp32 of
-decoded values. Decoded weights stay in memory here; kernels read the codes.
+decoded values. `decoded` weights are fp32 [n, k], exact; they stay in memory here, kernels read the codes.
 """
 
 from __future__ import annotations
@@ -27,11 +27,9 @@ class Fp8Matrix:
     exponents: Tensor
 
     def to(self, device: torch.device | str) -> Fp8Matrix:
-        """The same matrix on another device."""
         return Fp8Matrix(self.codes.to(device), self.exponents.to(device))
 
     def outputs(self, start: int, count: int) -> Fp8Matrix:
-        """Some outputs of it."""
         return Fp8Matrix(self.codes.narrow(0, start, count), self.exponents.narrow(0, start, count))
 
     def inputs(self, start: int, count: int) -> Fp8Matrix:
@@ -39,7 +37,6 @@ class Fp8Matrix:
         return Fp8Matrix(self.codes.narrow(1, start, count).contiguous(), self.exponents)
 
     def decoded(self) -> Tensor:
-        """Weights fp32 [n, k], exact."""
         return fp8.decode(self.codes, self.exponents, torch.float32)
 
 
@@ -51,11 +48,9 @@ class Q4Matrix:
     factors: Tensor
 
     def to(self, device: torch.device | str) -> Q4Matrix:
-        """The same matrix on another device."""
         return Q4Matrix(self.codes.to(device), self.factors.to(device))
 
     def outputs(self, start: int, count: int) -> Q4Matrix:
-        """Some outputs of it."""
         return Q4Matrix(self.codes.narrow(0, start, count), self.factors.narrow(0, start, count))
 
     def inputs(self, start: int, count: int) -> Q4Matrix:
@@ -66,7 +61,6 @@ class Q4Matrix:
         return Q4Matrix(codes, self.factors.narrow(1, start // GROUP, count // GROUP).contiguous())
 
     def decoded(self) -> Tensor:
-        """Weights fp32 [n, k], exact."""
         return ref.decode_q4(self.codes, self.factors)
 
 

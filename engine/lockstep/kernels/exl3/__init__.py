@@ -10,37 +10,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lockstep.kernels.exl3.ref import (
-    CODEBOOKS,
-    HADAMARD,
-    MULTIPLIERS,
-    TILE,
-    WIDTHS,
-    decode_inner,
-    decode_outer,
-    rotate_input,
-    rotate_output,
-)
+from lockstep.kernels.exl3 import ref
+from lockstep.kernels.exl3.ref import CODEBOOKS, HADAMARD, MULTIPLIERS, TILE, WIDTHS, decode_outer, rotate_input, rotate_output
 
-__all__ = [
-    "CODEBOOKS",
-    "HADAMARD",
-    "MULTIPLIERS",
-    "TILE",
-    "WIDTHS",
-    "Exl3Matrix",
-    "decode_inner",
-    "decode_outer",
-    "rotate_input",
-    "rotate_output",
-]
+__all__ = ["CODEBOOKS", "HADAMARD", "MULTIPLIERS", "TILE", "WIDTHS", "Exl3Matrix"]
+__all__ += ["decode_outer", "rotate_input", "rotate_output"]
 
 
 @dataclass(frozen=True, slots=True)
 class Exl3Matrix:
     """y = x W with k inputs and n outputs. `trellis` int16 [k/16, n/16, 16 * bits], `suh` fp16 [k], `svh` fp16 [n], `bias` fp16 [n].
 
-    The layout is checked here, once. Raises ValueError saying what was found and what is needed.
+    It has `bits` a weight. The layout is checked here, once. Raises ValueError saying what was found and what is needed.
     """
 
     trellis: Tensor
@@ -68,24 +49,20 @@ class Exl3Matrix:
 
     @property
     def bits(self) -> float:
-        """Bits a weight."""
         return self.trellis.shape[-1] / 16
 
     @property
     def k(self) -> int:
-        """Inputs."""
         return self.trellis.shape[0] * TILE
 
     @property
     def n(self) -> int:
-        """Outputs."""
         return self.trellis.shape[1] * TILE
 
     def inner(self) -> Tensor:
         """Wq, fp16 [k, n]: the weight between the two rotations."""
-        return decode_inner(self.trellis, self.codebook)
+        return ref.decode_inner(self.trellis, self.codebook)
 
     def to(self, device: torch.device | str) -> Exl3Matrix:
-        """The same matrix on another device."""
         bias = None if self.bias is None else self.bias.to(device)
         return Exl3Matrix(self.trellis.to(device), self.suh.to(device), self.svh.to(device), self.codebook, bias)
