@@ -45,7 +45,7 @@ class Setting:
 # Fixed at the start of a server by other ways than an option of the engine.
 FIXED_AT_START = (
     "PROFILE", "RUNTIME", "GPUS", "CONTAINER_NAME", "NETWORK", "DRAFTER", "MODEL_DIR", "DFLASH2_DIR", "SPILL_DIR", "API_KEY_FILE",
-    "TRUSTED_PROXY", "ENGINE_REPO", "ENGINE_COMMIT", "BASE_IMAGE", "TORCH", "IMAGE", "ENGINE_ARGUMENTS", "ENGINE_VARIABLES", "P2P",
+    "TRUSTED_PROXY", "ENGINE_REPO", "ENGINE_COMMIT", "BASE_IMAGE", "TORCH", "IMAGE", "ENGINE_ARGUMENTS", "ENGINE_VARIABLES", "P2P", "TUNE",
 )  # fmt: skip
 # Names of published recipes that have nothing to act on here, and why.
 WITHOUT_EFFECT = {
@@ -192,6 +192,7 @@ _engine_setting(
 _setting(
     "P2P", 2, "on", choice("on", "off"), "off: the GPUs exchange through host memory, slower, where their direct way is broken or hangs"
 )
+_setting("TUNE", 2, ("1", "0"), FLAG, "1 has the kernels' launches measured once for these GPUs; 0 runs them as they are by default")
 _setting(
     "NCCL_P2P_LEVEL",
     2,

@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from fixtures.fronts import Front, end_front, rounds, start_front, wait_until
+from lockstep.server.connection import KEEP_ALIVE_S
 
 CHAT = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "hi"}]}
@@ -330,3 +331,67 @@ def test_one_connection_too_many_is_refused_in_words(tmp_path: Path) -> None:
         wait_until(lambda: statuses(talk(front, GET)) == [200], 3.0)
     finally:
         end_front(front)
+
+
+def test_an_idle_connection_outlives_what_clients_keep_theirs_for(busy: Front) -> None:
+    """Pools hold connections from 15 s (aiohttp) to 90 s (Go); a server that closes first makes their next request fail."""
+    assert KEEP_ALIVE_S >= 120
+    with socket.create_connection(("127.0.0.1", busy.port)) as connection:
+        connection.settimeout(3)
+        for idle_s in (0.0, 6.5):
+            time.sleep(idle_s)
+            connection.sendall(GET)
+            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+
+
+def test_an_idle_connection_is_closed_when_its_time_is_over_and_not_before(tmp_path: Path) -> None:
+    front = start_front(tmp_path, {"rounds": rounds("x")}, KEEP_ALIVE_S=2)
+    try:
+        front.wait_for("/health/ready", 200)
+        with socket.create_connection(("127.0.0.1", front.port)) as connection:
+            connection.settimeout(10)
+            connection.sendall(GET)
+            assert connection.recv(1 << 16)
+            began = time.monotonic()
+            while connection.recv(1 << 16):
+                pass
+            assert 1.5 < time.monotonic() - began < 8
+    finally:
+        end_front(front)
+
+
+def test_who_reads_a_byte_a_second_is_cut_and_holds_up_nobody(tmp_path: Path) -> None:
+    script = {"rounds": rounds(*["word "] * 6000, end=False), "slots": 2, "context": 8192}
+    front = start_front(tmp_path, script, READ_S=2)
+    try:
+        front.wait_for("/health/ready", 200)
+        body = json.dumps(BODY | {"stream": True, "logprobs": True, "top_logprobs": 20, "loop_guard": False, "max_tokens": 6000}).encode()
+        with socket.socket() as slow:
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            slow.connect(("127.0.0.1", front.port))
+            slow.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            assert slow.recv(1)
+            began = time.monotonic()
+            quick = front.http.post(CHAT, json=BODY | {"stream": True, "max_tokens": 50, "loop_guard": False})
+            assert quick.text.endswith("data: [DONE]\n\n")
+            assert time.monotonic() - began < 3
+            before = memory_kib(front)
+            for _ in range(10):
+                time.sleep(1)
+                assert slow.recv(1)
+            assert memory_kib(front) - before < 60_000
+            rest = bytearray()
+            try:
+                while data := slow.recv(1 << 20):
+                    rest += data
+            except ConnectionError:
+                pass
+            assert b"[DONE]" not in rest, "it was never cut"
+        wait_until(lambda: front.running == 0)
+    finally:
+        end_front(front)
+
+
+def memory_kib(front: Front) -> int:
+    [line] = [line for line in Path(f"/proc/{front.process.pid}/status").read_text().splitlines() if line.startswith("VmRSS")]
+    return int(line.split()[1])

@@ -201,6 +201,15 @@ def test_silence_is_filled_with_comments_and_a_client_that_leaves_ends_the_sourc
     assert bodies == [b": keepalive\n\n", b": keepalive\n\n", b"data: x\n\n", b""]
     assert [message.get("more_body") for message in sent[1:]] == [True, True, True, False]
     assert closed == ["closed"]
+
+    async def two() -> AsyncGenerator[bytes, None]:
+        for _ in range(2):
+            await asyncio.sleep(0.15)
+            yield b"data: x\n\n"
+
+    sent = asyncio.run(_serve_stream(EventStream(two(), keepalive_s=0.1, alive=b"event: ping\n\n")))
+    bodies = [message["body"] for message in sent if message["type"] == "http.response.body"]
+    assert bodies == [b": keepalive\n\n", b"data: x\n\n", b"event: ping\n\n", b"data: x\n\n", b""]
     left = asyncio.run(_serve_stream(EventStream(source(30)()), leave_after_s=0.05))
     assert left == []
     assert closed == ["closed", "closed"]

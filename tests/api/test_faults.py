@@ -321,6 +321,13 @@ def loops_ended(front: Front) -> float:
     return float(line.split()[1])
 
 
+def test_a_stream_of_messages_has_pings_where_anthropics_has_them(front: Front) -> None:
+    text = front.http.post(MESSAGES, json=BODIES[MESSAGES] | {"stream": True}).text
+    names = [line.removeprefix("event: ") for line in text.splitlines() if line.startswith("event: ")]
+    assert names[:3] == ["message_start", "ping", "content_block_start"]
+    assert 'event: ping\ndata: {"type":"ping"}\n\n' in text
+
+
 @pytest.mark.parametrize("path", BODIES)
 def test_a_reply_that_repeats_itself_without_end_is_cut_and_says_so(front: Front, path: str) -> None:
     ended, before = 256 + len(ids("Q")), loops_ended(front)

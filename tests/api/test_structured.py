@@ -326,6 +326,25 @@ def test_a_tool_that_is_not_strict_takes_what_its_schema_cannot_enforce(front: F
     assert found["finish_reason"] in ("tool_calls", "length")
 
 
+def test_a_strict_tool_is_held_to_its_schema_when_the_model_is_free_to_call_it(front: Front):
+    """Text stays free, a call does not: biases make the model call, and want a number that its schema has not."""
+    strict = {"name": "f", "strict": True, "parameters": {"type": "object", "properties": {"a": {"enum": [17]}}, "required": ["a"]}}
+    tools = [{"type": "function", "function": strict}, {"type": "function", "function": {"name": "free"}}]
+    bias = {str(TOKENIZER.added["<tool_call>"]): 30}
+    assert choice(front, tools=tools, logit_bias=dict.fromkeys(bias, -100), max_tokens=12)["message"]["content"]
+    called = {}
+    for seed in range(6):
+        for draft in (True, False):
+            found = whole(front, tools=tools, logit_bias=bias, parallel_tool_calls=False, seed=seed, max_tokens=60, draft=draft, **WILD)
+            for name, arguments in calls_of(found["choices"][0]):
+                assert name == "free" or arguments == {"a": 17}
+                called[name] = called.get(name, 0) + 1
+            assert called.setdefault(seed, found["lockstep"]["token_sha"]) == found["lockstep"]["token_sha"]
+    assert called.get("f")
+    bad = strict | {"parameters": {"type": "object", "properties": {"a": {"type": "integer", "multipleOf": 3}}}}
+    assert "multipleOf" in refused(front, tools=[{"type": "function", "function": bad}])["message"]
+
+
 def test_the_opening_brace_comes_once(front: Front):
     """81: JSON that the conversation has begun already is not begun again, and JSON of its own parses."""
     found = text(front, response_format=json_schema(SCHEMA))

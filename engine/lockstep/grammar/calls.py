@@ -53,15 +53,25 @@ def calls_form(tools: Sequence[dict[str, Any]], tags: CallTags, many: bool, only
     return {"type": "plus", "content": call} if many else call
 
 
-def _body(tool: dict[str, Any], tags: CallTags, where: str) -> Form:
+def free_calls_form(tools: Sequence[dict[str, Any]], tags: CallTags, many: bool) -> Form:
+    """Any text, and in it calls of tools that are offered, at most one unless `many`; strict ones are held to their schemas.
+
+    Raises SchemaError.
+    """
+    bodies = [_body(tool, tags, f"tools[{at}]", tool["function"].get("strict") is True) for at, tool in enumerate(tools)]
+    call = {"type": "tag", "begin": _tag(tags.call), "content": either(bodies), "end": _tag(tags.call_end)}
+    return {"type": "token_triggered_tags", "trigger_tokens": [tags.call], "tags": [call], "stop_after_first": not many}
+
+
+def _body(tool: dict[str, Any], tags: CallTags, where: str, is_held: bool = True) -> Form:
     function = tool["function"]
-    path = f"{where}.function.parameters"
+    path, anything = f"{where}.function.parameters", [{"type": "star", "content": _pair(tags, _ANY_TEXT, _ANY_TEXT)}]
     try:
-        arguments = _arguments(enforceable(function.get("parameters") or {}, path), tags, path)
+        arguments = _arguments(enforceable(function.get("parameters") or {}, path), tags, path) if is_held else anything
     except SchemaError as error:
         if function.get("strict") is not False:
             raise SchemaError(f'{error}; or "strict": false for the tool, to have its arguments unchecked') from None
-        arguments = [{"type": "star", "content": _pair(tags, _ANY_TEXT, _ANY_TEXT)}]
+        arguments = anything
     return sequence([_text(function["name"]), *arguments])
 
 

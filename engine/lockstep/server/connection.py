@@ -12,12 +12,20 @@ MAX_CONNECTIONS = 4096
 MAX_HEAD_BYTES, MAX_HEADERS = 1 << 16, 128
 # From connecting, or from a request's first byte, to the end of its head; and without another byte of its body.
 HEAD_S, BODY_SILENCE_S = 60.0, 60.0
+# Clients keep idle connections up to 90 s; a server that closes first makes them fail in between.
+KEEP_ALIVE_S = 180
+# From a reply that no buffer takes any more of to one that three quarters of were taken: who reads as slowly as that is cut.
+READ_S = 60.0
 
 
 class Connection(HttpToolsProtocol):
-    """Refuses with 408 who is silent in the middle of a request, with 431 a head that is too large, with 503 one connection too many."""
+    """Refuses with 408 who is silent in the middle of a request, with 431 a head that is too large, with 503 one connection too many.
+
+    Who does not read its reply is cut.
+    """
 
     _late: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
     _head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -29,9 +37,21 @@ class Connection(HttpToolsProtocol):
         self._wait(HEAD_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timer."""
+        """Forget the timers."""
         self._wait(None)
+        self.resume_writing()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client takes no more for now."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(READ_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It took most of what there was."""
+        if self._unread is not None:
+            self._unread.cancel()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser, unless a head has no end."""

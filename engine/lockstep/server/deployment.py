@@ -136,8 +136,8 @@ class Deployment:
         return replace(snapshot, running=snapshot.running + self.looking) if snapshot and self.looking else snapshot
 
     def note(self, path: str, error: ApiError) -> None:
-        """Remember what was not the client's fault. Such words hold nothing of a request, so every key may read them."""
-        if error.status >= 429 and error.status != 431:
+        """Remember what was neither the client's fault nor its deadline. Such words hold nothing of a request: every key may read them."""
+        if error.status >= 429 and error.status not in (431, 504):
             told = {"at": int(time.time()), "route": path[:80], "status": error.status, "message": error.message[:300]}
             self.errors.append(told)
 

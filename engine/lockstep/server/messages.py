@@ -60,8 +60,11 @@ async def _reply(request: Request, site: Deployment, body: MessagesBody, chat: C
     [generation] = await chat_generations(request, site, chat, Ask(reply_id("msg_"), "messages", "messages", body.max_tokens))
     writer = MessageWriter(generation, body.model or site.options.name, bool(chat.return_token_ids))
     if body.stream:
-        return EventStream(block_events(generation, writer), failure=_failure)
+        return EventStream(block_events(generation, writer), failure=_failure, alive=named_event(_PING))
     return await whole_blocks(generation, writer)
+
+
+_PING: Event = {"type": "ping"}
 
 
 def _failure(error: ApiError) -> bytes:
@@ -77,7 +80,7 @@ class MessageWriter(BlockWriter):
 
     def begin(self) -> list[Event]:
         message = self._message(None, None)
-        return [{"type": "message_start", "message": message | {"usage": message["usage"] | {"output_tokens": 0}}}]
+        return [{"type": "message_start", "message": message | {"usage": message["usage"] | {"output_tokens": 0}}}, _PING]
 
     def opened(self, kind: Kind) -> list[Event]:
         return [{"type": "content_block_start", "index": len(self.blocks), "content_block": _block(kind, "")}]

@@ -161,6 +161,7 @@ def _tools(body: MessagesBody) -> dict[str, Any]:
         if tool.get("type", "custom") != "custom":
             _refuse(f"tools[{place}]", "runs on the server of its maker; needed: tools with an input_schema, which the client runs")
         function = {"name": tool.get("name"), "description": tool.get("description"), "parameters": tool.get("input_schema")}
+        function["strict"] = tool.get("strict")
         tools.append({"type": "function", "function": {name: value for name, value in function.items() if value is not None}})
     if not (choice := body.tool_choice):
         return {"tools": tools or None}

@@ -20,12 +20,11 @@ from lockstep.channel.client import KILL_AFTER_S, EngineClient
 from lockstep.config.serving import ServingOptions
 from lockstep.core.errors import WINDOW_TOO_LARGE, EngineDied, LockstepError
 from lockstep.media.decoder import MediaDecoder, WorkerFault
+from lockstep.server import connection
 from lockstep.server.app import build_app
 from lockstep.server.connection import MAX_CONNECTIONS, Connection
 from lockstep.server.deployment import Deployment
 
-# Clients keep idle connections up to 90 s; a server that closes first makes them fail in between.
-KEEP_ALIVE_S = 180
 # After the engine's end: time for the last events to reach their clients.
 LAST_WORDS_S = 5
 WATCH_S, SWITCH_S = 1.0, 0.0005
@@ -144,7 +143,7 @@ class FrontServer(uvicorn.Server):
             server_header=False,
             # Only `auth` knows which proxies may speak for others.
             proxy_headers=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_keep_alive=connection.KEEP_ALIVE_S,
             timeout_graceful_shutdown=LAST_WORDS_S,
         )
         super().__init__(config)

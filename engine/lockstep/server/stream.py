@@ -21,7 +21,7 @@ from lockstep.server.errors import ApiError, failed, in_words_of
 
 KEEPALIVE_S = 15.0
 CLIENT_LEFT = 499
-DONE = b"data: [DONE]\n\n"
+DONE, COMMENT = b"data: [DONE]\n\n", b": keepalive\n\n"
 _HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
@@ -58,7 +58,8 @@ def told_and_done(error: ApiError) -> bytes:
 class EventStream(Response):
     """Sends what `source` yields. Nothing is sent before the first event or the first silent spell, so a refusal still has its status.
 
-    Once headers are out, an ApiError becomes the event that `failure` makes of it. A client that leaves closes `source`.
+    Once headers are out, an ApiError becomes the event that `failure` makes of it. A client that leaves closes `source`. Silence is filled
+    with comments, behind the first event with `alive`.
     """
 
     def __init__(
@@ -66,9 +67,10 @@ class EventStream(Response):
         source: AsyncGenerator[bytes, None],
         keepalive_s: float = KEEPALIVE_S,
         failure: Callable[[ApiError], bytes] = told_and_done,
+        alive: bytes = COMMENT,
     ) -> None:
         super().__init__()
-        self._failure = failure
+        self._failure, self._alive, self._said = failure, alive, False
         self._source = source
         self._keepalive_s = keepalive_s
         self._open = False
@@ -83,7 +85,7 @@ class EventStream(Response):
             while not pump.done() and not gone.done():
                 silence_left = self._keepalive_s - (time.monotonic() - self._sent_s)
                 if silence_left <= 0:
-                    await self._send(send, b": keepalive\n\n")
+                    await self._send(send, self._alive if self._said else COMMENT)
                     continue
                 await asyncio.wait({pump, gone}, timeout=silence_left, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -95,6 +97,7 @@ class EventStream(Response):
     async def _pump(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             async for event in self._source:
+                self._said = True
                 await self._send(send, event)
         except Exception as error:
             await self._fail(_as_api_error(error), scope, receive, send)

@@ -5,7 +5,7 @@ from functools import partial
 from starlette.requests import Request
 
 from lockstep.core.types import Grammar
-from lockstep.grammar.calls import CallTags, calls_form
+from lockstep.grammar.calls import CallTags, calls_form, free_calls_form
 from lockstep.grammar.compiler import CompilerBusy, CompilerFault
 from lockstep.grammar.formats import either
 from lockstep.grammar.protocol import Form, GrammarError
@@ -44,19 +44,22 @@ async def reply_grammar(request: Request, body: GenerationBody, in_reasoning: bo
 
 
 def _with_calls(site: Deployment, body: ToolsBody, form: Form | None) -> Form | None:
-    """Calls that are forced, or allowed beside `form`."""
+    """Calls that are forced, allowed beside `form`, or of a tool whose arguments are to follow its schema whenever it is called."""
     forced, names = body.forced_tool, [tool["function"]["name"] for tool in body.offered_tools]
     if (forced is not None and forced not in ("", *names)) or (forced == "" and not names):
         raise bad_request(
             f"`tool_choice` forces a call of {(forced or 'a tool')[:64]}, `tools` offers {len(names)}; needed: a tool of the list.",
             "tool_choice",
         )
-    if not names or (forced is None and form is None):
+    is_strict = any(tool["function"].get("strict") is True for tool in body.offered_tools)
+    if not names or (forced is None and form is None and not is_strict):
         return form
     if forced is not None and form is not None:
         raise GrammarError("`tool_choice` forces a call, which cannot be a reply of another form; needed: one of the two")
     tags = CallTags(*(site.tokenizer.added[tag.value] for tag in Tag))
     many = body.parallel_tool_calls is not False and not forced
+    if forced is None and form is None:
+        return free_calls_form(body.offered_tools, tags, many)
     calls = calls_form(body.offered_tools, tags, many, forced or None)
     return calls if form is None else either([calls, form])
 
