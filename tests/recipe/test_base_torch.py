@@ -8,12 +8,12 @@ import pytest
 
 from fixtures.clone_box import ROOT, Box
 from patchwork import engine
-from recipe import config
+from recipe import config, pytorch
 from recipe.adapters import containers
 from recipe.environment import Environment
 from recipe.job import Job
 from recipe.settings import SETTINGS
-from recipe.steps.image import LEAST_TORCH, LIST, DockerImage
+from recipe.steps.image import LIST, DockerImage
 from recipe.ui import Ui
 
 
@@ -48,6 +48,6 @@ def test_torch_is_left_to_a_base_that_brings_a_recent_one(
 
 def test_the_least_release_is_what_the_engine_asks_for() -> None:
     asked = tomllib.loads((ROOT / "engine/pyproject.toml").read_text())["project"]["dependencies"]
-    least = ".".join(map(str, LEAST_TORCH))
+    least = ".".join(map(str, pytorch.LEAST))
     assert f"torch>={least}" in asked
     assert f"{least} or later" in SETTINGS["TORCH"].help

@@ -100,7 +100,7 @@ def test_the_two_gpu_defaults_are_the_published_ones(root: Path) -> None:
     [
         ("PORT", "0"), ("PORT", "08"), ("PORT", "+4"), ("PORT", "4.0"), ("PORT", " 4"), ("PORT", "65536"), ("PORT", "9" * 40),
         ("PORT", "٣"),
-        ("DRY_RUN", "true"), ("GPUS", "0"), ("GPUS", "0,0"), ("GPUS", "0,1,2"), ("GPUS", "0,1,"), ("HOST", "a b"), ("HOST", "-x"),
+        ("DRY_RUN", "true"), ("GPUS", "0,0"), ("GPUS", "0,1,2"), ("GPUS", "0,1,"), ("HOST", "a b"), ("HOST", "-x"),
         ("SERVED_NAME", 'a"b'), ("IMAGE", "-v"), ("CONTAINER_NAME", "--rm"), ("DATA_DIR", "relative"), ("DATA_DIR", "/a:b"),
         ("DATA_DIR", "/a\nb"), ("ENGINE_REPO", "--upload-pack=x"),
         ("PROFILE", "three-gpu"), ("DRAFT_POLICY", "fnc7;x"), ("HF_TOKEN", "a b"),
