@@ -7,9 +7,9 @@ guessed window, theta or tap list works, but drafts badly, and nothing else woul
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from lockstep.config.fields import ConfigError, Fields, read_object
+from lockstep.config.fields import ConfigError, Fields, Part, Within, read_object
 from lockstep.config.model import TextConfig
 
 
@@ -27,18 +27,18 @@ class DrafterConfig:
     num_key_value_heads: int
     head_dim: int
     intermediate_size: int
-    rms_norm_eps: float
+    rms_norm_eps: Part
     rope_theta: float
     sliding_window: int
-    block_size: int
+    block_size: Annotated[int, Within(2, 64)]
     target_layer_ids: tuple[int, ...]
     mask_token_id: int
-    conv_kernel_size: int
+    conv_kernel_size: Annotated[int, Within(1, 16)]
     conv_group_size: int
     selector_rank: int
     selector_top_k: int
-    input_embedding_scale: float
-    output_multiplier: float
+    input_embedding_scale: Annotated[float, Within(0.0, 1e4, 1.0)]
+    output_multiplier: Annotated[float, Within(0.0, 1e4, 1.0)]
     logit_softcap: float
 
     @property
@@ -63,35 +63,20 @@ def parse_drafter_config(values: Mapping[str, Any], target: TextConfig) -> Draft
     layers = fields.integer("num_hidden_layers", high=64)
     if fields.has("layer_types"):
         fields.words("layer_types", layers, ["sliding_attention"])
-    heads = fields.integer("num_attention_heads")
-    kv_heads = fields.integer("num_key_value_heads")
-    group = fields.integer("conv_group_size")
-    if heads % kv_heads:
-        raise fields.refuse("num_key_value_heads", f"a divisor of num_attention_heads = {heads}")
-    if target.hidden_size % group:
-        raise fields.refuse("conv_group_size", f"a divisor of hidden_size = {target.hidden_size}")
-    return DrafterConfig(
-        vocab_size=target.vocab_size,
-        hidden_size=target.hidden_size,
+    config = fields.read(
+        DrafterConfig,
         num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        head_dim=fields.integer("head_dim"),
-        intermediate_size=fields.integer("intermediate_size"),
-        rms_norm_eps=fields.number("rms_norm_eps", 0.0, 1.0),
         rope_theta=_theta(fields),
-        sliding_window=fields.integer("sliding_window"),
-        block_size=fields.integer("block_size", low=2, high=64),
         target_layer_ids=_taps(fields, target.num_hidden_layers),
         mask_token_id=fields.integer("mask_token_id", 0, target.vocab_size - 1),
-        conv_kernel_size=fields.integer("conv_kernel_size", high=16),
-        conv_group_size=group,
-        selector_rank=fields.integer("selector_rank"),
         selector_top_k=fields.integer("selector_top_k", high=target.vocab_size),
-        input_embedding_scale=fields.number("input_embedding_scale", 0.0, 1e4, default=1.0),
-        output_multiplier=fields.number("output_multiplier", 0.0, 1e4, default=1.0),
         logit_softcap=fields.number("final_logit_softcapping", 0.0, 1e4, default=0.0),
     )
+    if config.num_attention_heads % config.num_key_value_heads:
+        raise fields.refuse("num_key_value_heads", f"a divisor of num_attention_heads = {config.num_attention_heads}")
+    if target.hidden_size % config.conv_group_size:
+        raise fields.refuse("conv_group_size", f"a divisor of hidden_size = {target.hidden_size}")
+    return config
 
 
 def _flat(values: Mapping[str, Any]) -> Fields:

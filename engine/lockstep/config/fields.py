@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+
+Kind = TypeVar("Kind")
 
 
 class ConfigError(ValueError):
@@ -27,6 +30,18 @@ def read_object(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: found a JSON {type(value).__name__}, needed an object")
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Bounds of a number, and what its absence means; without `default` it must be there."""
+
+    low: float = 1
+    high: float = 1 << 31
+    default: float | None = None
+
+
+Part = Annotated[float, Within(0.0, 1.0)]
 
 
 class Fields:
@@ -62,6 +77,15 @@ class Fields:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not low <= value <= high:
             raise self.refuse(name, f"a number from {low:g} to {high:g}")
         return float(value)
+
+    def read(self, kind: type[Kind], **known: Any) -> Kind:
+        """`kind`, a dataclass: `known` and, by their names, the int and float fields, whose types may carry bounds (`Within`)."""
+        for name, hint in get_type_hints(kind, include_extras=True).items():
+            if name not in known:
+                number, within = get_args(hint) or (hint, Within())
+                read: Any = self.integer if number is int else self.number
+                known[name] = read(name, within.low, within.high, within.default)
+        return kind(**known)
 
     def numbers(self, name: str, count: int, low: float, high: float) -> tuple[float, ...]:
         """A list of exactly `count` finite numbers in low..high."""

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from lockstep.config.fields import ConfigError, Fields, read_object
+from lockstep.config.fields import ConfigError, Fields, Part, Within, read_object
 
 _ATTENTION_WORDS = {
     "linear_attention": "kda",
@@ -55,7 +55,7 @@ class TextConfig:
     attention_kinds: tuple[Attention, ...]
     mlp_kinds: tuple[Mlp, ...]
     max_position_embeddings: int
-    rms_norm_eps: float
+    rms_norm_eps: Part
     tie_word_embeddings: bool
     num_attention_heads: int
     q_lora_rank: int
@@ -65,7 +65,7 @@ class TextConfig:
     index_n_heads: int
     index_head_dim: int
     index_topk: int
-    index_kpool: int
+    index_kpool: Annotated[int, Within(1, 256)]
     linear_num_heads: int
     linear_head_dim: int
     linear_conv_kernel: int
@@ -74,12 +74,12 @@ class TextConfig:
     moe_intermediate_size: int
     n_routed_experts: int
     num_experts_per_tok: int
-    n_shared_experts: int
-    routed_scaling_factor: float
-    swiglu_limit: float
-    hc_mult: int
-    hc_eps: float
-    hc_sinkhorn_iters: int
+    n_shared_experts: Annotated[int, Within(1, 64)]
+    routed_scaling_factor: Annotated[float, Within(0.0, 1e3)]
+    swiglu_limit: Annotated[float, Within(0.0, 1e6)]
+    hc_mult: Annotated[int, Within(1, 64)]
+    hc_eps: Part
+    hc_sinkhorn_iters: Annotated[int, Within(1, 1000)]
     mtp_layers: int
     eos_token_ids: tuple[int, ...]
     pad_token_id: int
@@ -108,14 +108,14 @@ class VisionConfig:
     hidden_size: int
     num_heads: int
     intermediate_size: int
-    in_channels: int
+    in_channels: Annotated[int, Within(default=3)]
     patch_size: int
     temporal_patch_size: int
     spatial_merge_size: int
     out_hidden_size: int
     projection_intermediate_size: int
-    rms_norm_eps: float
-    swiglu_limit: float
+    rms_norm_eps: Part
+    swiglu_limit: Annotated[float, Within(0.0, 1e6, 10.0)]
     rope_theta: float
 
     @property
@@ -179,50 +179,24 @@ def parse_model_config(values: Mapping[str, Any]) -> ModelConfig:
 def _text(top: Fields) -> TextConfig:
     text = top.inner("text_config")
     _refuse_other_architectures(text)
-    layers = text.integer("num_hidden_layers", high=1024)
-    kinds = text.words("layer_types", layers, _ATTENTION_WORDS)
-    hidden = text.integer("hidden_size")
-    experts = text.integer("n_routed_experts")
-    heads = text.integer("num_attention_heads")
-    text.constant("num_key_value_heads", heads)
-    pool = text.integer("index_kpool", high=256)
-    topk = text.integer("index_topk")
-    if topk % pool:
-        raise text.refuse("index_topk", f"a multiple of index_kpool = {pool}")
-    vocab = text.integer("vocab_size")
-    return TextConfig(
+    layers, vocab = text.integer("num_hidden_layers", high=1024), text.integer("vocab_size")
+    config = text.read(
+        TextConfig,
         vocab_size=vocab,
-        hidden_size=hidden,
         num_hidden_layers=layers,
-        attention_kinds=tuple(Attention(_ATTENTION_WORDS[kind]) for kind in kinds),
+        attention_kinds=tuple(Attention(_ATTENTION_WORDS[kind]) for kind in text.words("layer_types", layers, _ATTENTION_WORDS)),
         mlp_kinds=tuple(Mlp(kind) for kind in text.words("mlp_layer_types", layers, list(Mlp))),
-        max_position_embeddings=text.integer("max_position_embeddings"),
-        rms_norm_eps=text.number("rms_norm_eps", 0.0, 1.0),
         tie_word_embeddings=_tied(top, text),
-        num_attention_heads=heads,
-        q_lora_rank=text.integer("q_lora_rank"),
-        kv_lora_rank=text.integer("kv_lora_rank"),
-        qk_nope_head_dim=text.integer("qk_nope_head_dim"),
-        v_head_dim=text.integer("v_head_dim"),
-        index_n_heads=text.integer("index_n_heads"),
-        index_head_dim=text.integer("index_head_dim"),
-        index_topk=topk,
-        index_kpool=pool,
         **_linear(text),
-        intermediate_size=text.integer("intermediate_size"),
-        moe_intermediate_size=text.integer("moe_intermediate_size"),
-        n_routed_experts=experts,
-        num_experts_per_tok=text.integer("num_experts_per_tok", high=experts),
-        n_shared_experts=text.integer("n_shared_experts", high=64),
-        routed_scaling_factor=text.number("routed_scaling_factor", 0.0, 1e3),
-        swiglu_limit=text.number("swiglu_limit", 0.0, 1e6),
-        hc_mult=text.integer("hc_mult", high=64),
-        hc_eps=text.number("hc_eps", 0.0, 1.0),
-        hc_sinkhorn_iters=text.integer("hc_sinkhorn_iters", high=1000),
+        num_experts_per_tok=text.integer("num_experts_per_tok", high=text.integer("n_routed_experts")),
         mtp_layers=text.integer("num_nextn_predict_layers", 0, 1, default=0),
         eos_token_ids=(text if text.has("eos_token_id") else top).integers("eos_token_id", 0, vocab - 1),
         pad_token_id=(text if text.has("pad_token_id") else top).integer("pad_token_id", 0, vocab - 1),
     )
+    text.constant("num_key_value_heads", config.num_attention_heads)
+    if config.index_topk % config.index_kpool:
+        raise text.refuse("index_topk", f"a multiple of index_kpool = {config.index_kpool}")
+    return config
 
 
 def _refuse_other_architectures(text: Fields) -> None:
@@ -275,26 +249,12 @@ def _vision(vision: Fields, text: TextConfig) -> VisionConfig:
     vision.constant("attention_bias", True)
     vision.constant("hidden_act", "silu")
     vision.constant("out_hidden_size", text.hidden_size, required=True)
-    hidden = vision.integer("hidden_size")
-    heads = vision.integer("num_heads")
+    rope = vision.inner("rope_parameters") if vision.has("rope_parameters") else Fields({}, "")
+    config = vision.read(VisionConfig, rope_theta=rope.number("rope_theta", 1.0, 1e12, default=10000.0))
+    hidden, heads = config.hidden_size, config.num_heads
     if hidden % heads or hidden // heads % 4:
         raise vision.refuse("num_heads", f"a divisor of hidden_size = {hidden} that leaves a head width divisible by 4")
-    rope = vision.inner("rope_parameters") if vision.has("rope_parameters") else Fields({}, "")
-    return VisionConfig(
-        depth=vision.integer("depth"),
-        hidden_size=hidden,
-        num_heads=heads,
-        intermediate_size=vision.integer("intermediate_size"),
-        in_channels=vision.integer("in_channels", default=3),
-        patch_size=vision.integer("patch_size"),
-        temporal_patch_size=vision.integer("temporal_patch_size"),
-        spatial_merge_size=vision.integer("spatial_merge_size"),
-        out_hidden_size=text.hidden_size,
-        projection_intermediate_size=vision.integer("projection_intermediate_size"),
-        rms_norm_eps=vision.number("rms_norm_eps", 0.0, 1.0),
-        swiglu_limit=vision.number("swiglu_limit", 0.0, 1e6, default=10.0),
-        rope_theta=rope.number("rope_theta", 1.0, 1e12, default=10000.0),
-    )
+    return config
 
 
 def _quantization(block: Fields) -> Quantization:

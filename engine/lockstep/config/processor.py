@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
-from lockstep.config.fields import Fields, read_object
+from lockstep.config.fields import Fields, Within, read_object
 from lockstep.config.model import VisionConfig
 
 _BICUBIC = 3
@@ -29,7 +30,7 @@ class ProcessorConfig:
     block: int
     picture: tuple[int, int]
     clip: tuple[int, int]
-    fps: float
+    fps: Annotated[float, Within(0.1, 1000.0)]
     max_frames: int
 
 
@@ -46,14 +47,8 @@ def read_processor_config(directory: Path, vision: VisionConfig) -> ProcessorCon
     pixels = _normalisation(picture)
     if _normalisation(clip) != pixels:
         raise clip.refuse("image_mean", "mean and deviation of the image processor")
-    return ProcessorConfig(
-        pixels=pixels,
-        block=vision.patch_size * vision.spatial_merge_size,
-        picture=_budget(picture),
-        clip=_budget(clip),
-        fps=clip.number("fps", 0.1, 1000.0),
-        max_frames=clip.integer("max_frames"),
-    )
+    block = vision.patch_size * vision.spatial_merge_size
+    return clip.read(ProcessorConfig, pixels=pixels, block=block, picture=_budget(picture), clip=_budget(clip))
 
 
 def _normalisation(part: Fields) -> Normalisation:
