@@ -230,6 +230,7 @@ _setting("LOG_DIR", 3, "{root}/logs", folder(), "run folders and archives")
 
 _setting("LOG_KEEP", 4, "10", integer(0, 10_000), "archives kept, the newest first", unit="archives")
 _setting("WAIT_TIMEOUT", 4, ("2400", "120"), integer(1, 24 * HOUR_S), "longest wait for a started server to be ready", unit="s")
+_setting("SMOKE", 2, "right", choice("right", "any"), "answers of the smoke test: right, or any, as of a checkpoint that was never trained")
 _setting("SMOKE_TIMEOUT", 4, ("120", "60"), integer(1, HOUR_S), "longest wait for the answer of the smoke test", unit="s")
 _engine_setting("STOP_TIMEOUT", 4, "30", integer(1, HOUR_S), "--drain-timeout", "time a stopping server gets to finish what runs", unit="s")
 _setting("GPU_WAIT_TIMEOUT", 4, "30", integer(0, HOUR_S), "longest wait for GPU memory that an ended program has not given back", unit="s")
