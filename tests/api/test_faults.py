@@ -246,6 +246,34 @@ def test_a_call_before_the_end_of_a_thought_is_delivered_in_every_dialect(front:
     assert not any("<tool_call>" in json.dumps(reply) for reply in (chat, responses, messages))
 
 
+def test_a_thought_that_a_client_dropped_before_its_call_is_in_the_next_prompt_again(front: Front) -> None:
+    """In every dialect, so that the states of that prompt are found; not for a call of another salt, nor another call."""
+    function = TOOLS[1]["function"]
+    fields: dict[str, Any] = {"seed": 5, "thinking": True, "tools": TOOLS, "return_token_ids": True}
+    message = ask(front, **fields)["choices"][0]["message"]
+    result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "sunny"}
+
+    def prompt(turn: dict[str, Any], **more: Any) -> str:
+        reply = ask(front, messages=[*HI, turn, result], **fields, **more)
+        return TOKENIZER.decode(reply["lockstep"]["prompt_token_ids"])
+
+    dropped = {name: value for name, value in message.items() if name != "reasoning_content"}
+    assert message["reasoning_content"] in prompt(message) == prompt(dropped)
+    assert message["reasoning_content"] not in prompt(dropped, cache_salt="other")
+    assert "something else" in prompt(dropped | {"reasoning_content": "something else"})
+    body = {"messages": [*HI, dropped, result], "tools": TOOLS, "thinking": True}
+    assert TOKENIZER.decode(front.http.post(TOKENIZE, json=body).json()["tokens"]) == prompt(dropped)
+    tools = [{"name": function["name"], "input_schema": function["parameters"]}]
+    asked = {"seed": 5, "thinking": {"type": "enabled"}, "tools": tools, "return_token_ids": True}
+    thought, call = ask(front, MESSAGES, **asked)["content"]
+    told = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call["id"], "content": "sunny"}]}
+    whole, bare = (
+        ask(front, MESSAGES, messages=[*HI, {"role": "assistant", "content": blocks}, told], **asked)["lockstep"]["prompt_token_ids"]
+        for blocks in ([thought, call], [call])
+    )
+    assert whole == bare
+
+
 def test_a_cached_turn_makes_the_same_calls(embedded: Front) -> None:
     tool = {
         "type": "function",

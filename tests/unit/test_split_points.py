@@ -56,6 +56,7 @@ class ScriptedSite:
         self.options = SimpleNamespace(max_queued=1, parallel=1)
         counted = ("observe", "count_request", "count_finish", "count_loop", "count_disconnection")
         self.meters = SimpleNamespace(**dict.fromkeys(counted, lambda *_: None))
+        self.template = SimpleNamespace(thoughts=SimpleNamespace(put=lambda *_: None))
         self.engine = SimpleNamespace(facts=None, snapshot=None, submit=self.submit, cancel=lambda _: None)
 
     def require_ready(self) -> None:

@@ -259,6 +259,8 @@ class Generation:
         tail = self.text.finish(is_cut=self.finish_reason == FinishReason.LENGTH)
         if self.text.stopped is not None:
             self.finish_reason = "stop"
+        if self.text.calls and self.text.thought:
+            self._site.template.thoughts.put(self.request.namespace, self.text.calls[0].id, self.text.thought)
         if self.text.calls and self.finish_reason == FinishReason.STOP:
             self.finish_reason = "tool_calls"
         return tail

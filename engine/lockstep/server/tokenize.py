@@ -28,7 +28,8 @@ async def tokenize(request: Request) -> Json:
     site.require_model(body.model)
     limit = max(site.context, COUNTED_TOKENS)
     if body.messages is not None:
-        ids = (await chat_prompt(request, body, body.messages, limit, body.add_generation_prompt is not False)).ids
+        owner = site.namespace(request, None)
+        ids = (await chat_prompt(request, body, body.messages, limit, body.add_generation_prompt is not False, owner)).ids
     else:
         text = body.prompt or ""
         ids = await tokenised(request, lambda: site.tokenizer.encode(text, limit), "prompt", site.context)

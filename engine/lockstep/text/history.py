@@ -1,7 +1,7 @@
 """A conversation in the client's words into the shape chat templates read. Knows no template and no HTTP."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lockstep.text.toolset import strict_json
@@ -14,8 +14,10 @@ Message = dict[str, Any]
 log = logging.getLogger("lockstep.text")
 
 
-def normalise(messages: Sequence[Message]) -> list[Message]:
+def normalise(messages: Sequence[Message], recall: Callable[[str], str | None] = lambda call: None) -> list[Message]:
     """Messages with null content as "", `developer` as `system`, call arguments as objects, reasoning in its own field.
+
+    `recall` knows the thought that led to a call of some id, for a client that sends the call without it.
 
     A past call that is no call of a function, or whose arguments are no JSON object, is left out together with its result: one
     bad call must not end a session.
@@ -25,6 +27,8 @@ def normalise(messages: Sequence[Message]) -> list[Message]:
     for message in map(_shape, messages):
         if message["role"] == "assistant":
             calls, dropped = _usable_calls(message.pop("tool_calls", ()))
+            if calls and "reasoning_content" not in message and (thought := recall(str(calls[0].get("id")))):
+                message["reasoning_content"] = thought
             kept.append(message | ({"tool_calls": calls} if calls else {}))
         elif message["role"] != "tool" or message.get("tool_call_id") not in dropped:
             kept.append(message)

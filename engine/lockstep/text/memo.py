@@ -1,4 +1,4 @@
-"""Ids of pieces of text seen lately, so that a conversation that comes back is cut into tokens only where it grew.
+"""What was seen lately: ids of pieces of text, so that a conversation that comes back is cut into tokens only where it grew, and thoughts.
 
 Knows no template. A piece is encoded on its own, whatever stands around it, so remembered ids are the ids it would get again.
 """
@@ -37,3 +37,25 @@ class PieceMemo:
             for text, ids in encoded.items():
                 self._kept.put((owner, text), ids, len(text) + _ENTRY_CHARACTERS)
         return [encoded[text] if (ids := found[text]) is None else ids for text in texts]
+
+
+class ThoughtMemo:
+    """Thoughts that led to calls, by owner and the calls' first id: a client that dropped one is rendered the prompt it had, whose states
+    are kept. The least recently used go first."""
+
+    def __init__(self, most_characters: int = MOST_CHARACTERS) -> None:
+        self._kept, self._lock = Recent[tuple[str, str], str](most_characters), threading.Lock()
+
+    def put(self, owner: str, call: str, thought: str) -> None:
+        """Remember `thought`, which led to the call of this id."""
+        with self._lock:
+            self._kept.put((owner, _bare(call)), thought, len(thought) + _ENTRY_CHARACTERS)
+
+    def get(self, owner: str, call: str) -> str | None:
+        """The thought that led to a call, in whichever dialect its id stands."""
+        with self._lock:
+            return self._kept.get((owner, _bare(call)))
+
+
+def _bare(call: str) -> str:
+    return call.removeprefix("toolu_").removeprefix("call_")

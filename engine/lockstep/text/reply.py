@@ -77,6 +77,7 @@ class ReplyText:
         self._blank, self._holds_blank = b"", tools is not None
         self._out: list[Delta] = []
         self.calls: list[ToolCall] = []
+        self.thought = ""
         self.tokens: list[int] = []
         self.reasoning_tokens = 0
 
@@ -129,6 +130,7 @@ class ReplyText:
     def _drain(self) -> Delta:
         delta, pieces = joined(self._out), tuple(piece for piece in self._out if piece)
         self._out.clear()
+        self.thought += delta.reasoning
         return replace(delta, pieces=pieces) if delta.calls and len(pieces) > len(delta.calls) else delta
 
     def _token(self, token: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from jinja2.utils import Namespace
 from lockstep.core.types import Picture
 from lockstep.text.errors import CheckpointTextError, TextError
 from lockstep.text.history import Message, normalise
-from lockstep.text.memo import PieceMemo
+from lockstep.text.memo import PieceMemo, ThoughtMemo
 from lockstep.text.placeholders import Place, Placeholders
 from lockstep.text.thinking import Thinking
 from lockstep.text.tokenizer import THINK_CLOSE, THINK_OPEN, Tokenizer
@@ -53,7 +54,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, tokenizer: Tokenizer, where: str = "chat_template.jinja") -> None:
         """Raise CheckpointTextError if the template does not compile or cannot render one user message."""
-        self._tokenizer, self._memo = tokenizer, PieceMemo(tokenizer)
+        self._tokenizer, self._memo, self.thoughts = tokenizer, PieceMemo(tokenizer), ThoughtMemo()
         self.source = source
         try:
             self._template = _environment().from_string(source)
@@ -86,10 +87,10 @@ class ChatTemplate:
         """Ids of a conversation. Raises TextError if the template refuses it or the text is no Unicode, TooManyTokens far past `limit`.
 
         `messages` and `tools` are validated and of the OpenAI form. Thinking off is not a state the published template has: the effort
-        line is dropped and the think block closed. Ids of pieces of text are remembered for `owner`.
+        line is dropped and the think block closed. Ids of pieces of text are remembered for `owner`, and `thoughts` that were put there.
         `placeholders` made the marks of pictures in the texts.
         """
-        messages = normalise(messages)
+        messages = normalise(messages, partial(self.thoughts.get, owner))
         if limit is not None:
             # Rendering holds the interpreter for as long as its texts are, counting does not.
             self._tokenizer.refuse_past(list(_certain_texts(messages)), limit)
