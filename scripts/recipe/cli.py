@@ -47,11 +47,7 @@ VERBS: dict[str, Verb] = {
     "config": Verb("show every setting and where it comes from", "verbs.look:config"),
     "logs": Verb("show the end of the server's log; -f follows it, --rank 1 is the other rank's", "verbs.look:logs", takes_words=True),
     "patches": Verb("list, verify, edit, refresh or pin the patch series", "verbs.patches:patches", takes_words=True),
-    "verify": Verb(
-        "quality, gate, gatelong, reuse, ranks: ask the running server, or --base-url, bundled questions",
-        "verbs.verify:verify",
-        takes_words=True,
-    ),
+    "verify": Verb("quality, gate, gatelong, reuse, ranks: ask a running server, or --base-url", "verbs.verify:verify", True),
     "install-service": Verb("write units for systemd: serve after a boot, and look after it", "verbs.service:install_service", True),
     "watch": Verb("look once, as the watchdog does; pause and resume say whether it looks", "verbs.service:watch", takes_words=True),
     "support-bundle": Verb("put logs, settings and findings into one archive, without secrets", "verbs.bundle:support_bundle"),

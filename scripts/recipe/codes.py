@@ -69,12 +69,7 @@ _ALL = (
     Code("W_NO_EFFECT", "inform", "a setting of another recipe was given that has nothing to act on here", "remove it; it changes nothing"),
     Code("W_SECRET_FILE", "inform", "a file with a secret in it may be read by other users", "chmod 600 it"),
     Code("W_GPU_MODEL", "inform", "a GPU is not of the kind this was measured on", "expect other speeds, and another window that fits"),
-    Code(
-        "W_POWER",
-        "inform",
-        "a GPU's power limit is not the measured one; it is never changed",
-        "nvidia-smi -pl sets it until the next boot",
-    ),
+    Code("W_POWER", "inform", "a GPU's power limit is not the measured one; it is left alone", "nvidia-smi -pl sets it until a boot"),
     Code(
         "W_THROTTLE", "inform", "a GPU keeps its clocks down before anything runs", "check cooling and power: nvidia-smi -q -d PERFORMANCE"
     ),
@@ -84,24 +79,14 @@ _ALL = (
         "W_DIFFERS", "inform", "the running server was started with other settings than those given now", "./start.sh restart applies them"
     ),
     Code("W_OPEN_BIND", "inform", "the API listens beyond loopback and nobody needs a key", "AUTH=auto or key, or HOST=127.0.0.1"),
-    Code(
-        "W_ROLLBACK",
-        "inform",
-        "the server started by restart failed, and the one before it serves again",
-        "read the archive named, then restart again",
-    ),
+    Code("W_ROLLBACK", "inform", "the new server failed, and the one before it serves again", "read the archive named, then restart again"),
     Code("E_INTERNAL", "internal", "this program failed in a way it does not know", "report this line and what you did"),
     Code("E_INTERRUPTED", "interrupt", "the work was interrupted; the next start goes on from there", "start again when ready"),
     Code("E_CONFIG", "config", "a setting or argument is outside what is allowed", "correct the setting or argument named"),
     Code("E_PLATFORM", "host", "the host is not Linux on x86_64 (or aarch64 for the embedded profile)", "use a supported host"),
     Code("E_PYTHON", "host", "no Python of at least 3.11 was found", "install Python 3.11 or later, or name it in PYTHON"),
     Code("E_DEPENDENCY", "host", "a tool is missing", "install the tools named"),
-    Code(
-        "E_VENV",
-        "host",
-        "a Python environment cannot be made",
-        "install python3-venv (Debian, Ubuntu: apt-get install python3-venv), then start again",
-    ),
+    Code("E_VENV", "host", "a Python environment cannot be made", "apt-get install python3-venv (Debian, Ubuntu), then start again"),
     Code("E_SERVICE", "host", "the units for systemd could not be written, or systemd does not take them", "read what it says of them"),
     Code("E_DOCKER", "docker", "the Docker daemon does not answer", "start the daemon and check the rights on its socket"),
     Code("E_DOCKER_GROUP", "docker", "the Docker daemon's socket is closed to this user for want of its group", "join the group named"),
@@ -114,12 +99,7 @@ _ALL = (
     Code("E_GPU_HOT", "gpu", "a GPU is too hot to begin with", "let it cool, check fans and air; MAX_GPU_CELSIUS is the limit"),
     Code("E_KEY", "config", "the file of the API key cannot be used", "correct or remove it: a start makes a missing one"),
     Code("E_LICENSE", "config", "the licence of the drafter was not accepted", "DRAFTER=mtp ./start.sh serves without it"),
-    Code(
-        "E_DISK",
-        "disk",
-        "a filesystem has less free space than is needed for what is missing",
-        "free space there, or move DATA_DIR or MODEL_DIR",
-    ),
+    Code("E_DISK", "disk", "a filesystem has less free space than is needed", "free space there, or move DATA_DIR or MODEL_DIR"),
     Code("E_PORT", "port", "the port is taken", "stop its owner, or choose another PORT"),
     Code("E_LOCK", "lock", "another start, restart, stop or prepare is at work", "wait for it to end"),
     Code("E_PIN", "pin", "the engine's files are not the pinned tree", "commit and ./start.sh patches pin, or undo the edit"),
@@ -138,12 +118,7 @@ _ALL = (
         "restore the files named (embedded: git checkout -- embedded)",
     ),
     Code("E_DOWNLOAD", "weights", "the download from the hub failed", "check space, network and HF_TOKEN; starting again resumes"),
-    Code(
-        "W_P2P",
-        "inform",
-        "the GPUs exchange through host memory (P2P=off): slower than directly",
-        "P2P=on once the way between them is repaired",
-    ),
+    Code("W_P2P", "inform", "the GPUs exchange through host memory (P2P=off): slower than directly", "P2P=on once their way is repaired"),
     Code(
         "E_P2P",
         "devices",
@@ -154,7 +129,7 @@ _ALL = (
         "E_AUTOTUNE",
         "devices",
         "the kernels could not be tuned; nothing half done is used",
-        "read the compiler's words; leave the GPUs idle and start again",
+        "read the compiler's words; leave the GPUs idle and start again, or serve without: TUNE=0",
     ),
     Code("E_START", "start", "the server could not be started, or ended while it was loading", "read the log named"),
     Code(
@@ -165,12 +140,7 @@ _ALL = (
     ),
     Code("E_ROLLBACK", "start", "there is no build to go back to", "undo the change in engine/ or patches/, then ./start.sh restart"),
     Code("E_API", "api", "the server was not ready in time", "read the log named; raise WAIT_TIMEOUT if it was still loading"),
-    Code(
-        "E_SMOKE",
-        "smoke",
-        "the server's answer to the smoke test is not acceptable",
-        "read smoke.json and the log named, then ./start.sh restart",
-    ),
+    Code("E_SMOKE", "smoke", "an answer to the smoke test is not acceptable", "read smoke.json and the log, then ./start.sh restart"),
     Code(
         "E_COLLAPSED",
         "smoke",
@@ -179,12 +149,7 @@ _ALL = (
     ),
     Code("E_AUTH", "smoke", "the server lets in who has no key", "do not leave it running; check AUTH and what stands before it"),
     Code("E_STOP", "stop", "the server could not be stopped", "end the process or container named by hand, then ./stop.sh again"),
-    Code(
-        "E_LOG",
-        "log",
-        "a log folder or archive could not be written",
-        "check space and rights of LOG_DIR, then try again; the raw logs are kept",
-    ),
+    Code("E_LOG", "log", "a log folder or archive could not be written", "check space and rights of LOG_DIR, try again; raw logs are kept"),
     Code("E_UNCHECKED", "verify", "the server has nothing of what was to be verified", "start it with the settings named"),
 )
 

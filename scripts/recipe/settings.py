@@ -85,7 +85,7 @@ _setting(
     0,
     (TWO_GPU, EMBEDDED),
     choice(*PROFILES),
-    "two-gpu serves the published checkpoint, embedded the tiny one of this repository on the CPU",
+    "two-gpu serves the published checkpoint, embedded this repository's tiny one on the CPU",
 )
 _setting(
     "RUNTIME", 0, ("docker", "process"), choice("docker", "process"), "where the engine runs: in a container, or as a process of this host"
@@ -121,13 +121,7 @@ _engine_setting(
 )
 
 _engine_setting(
-    "CONTEXT",
-    2,
-    ("524288", "32768"),
-    integer(64, 1_048_576),
-    "--context",
-    "longest prompt and reply of one request together",
-    unit="tokens",
+    "CONTEXT", 2, ("524288", "32768"), integer(64, 1_048_576), "--context", "longest prompt and reply of a request together", unit="tokens"
 )
 _engine_setting("PARALLEL", 2, "4", integer(1, 32), "--parallel", "requests computed at the same time; more wait in a queue")
 _engine_setting(
@@ -174,7 +168,7 @@ _engine_setting(
     "0",
     integer(0, 100_000),
     "--spill-gib",
-    "room on disk, for each rank, for states that leave KEPT_GIB; 0: none",
+    "room on disk, for each rank, for states that leave memory; 0: none",
     unit="GiB",
 )
 _setting(
@@ -245,11 +239,7 @@ _setting("KERNEL_FREE_GIB", 4, ("10", "0"), integer(0, 100_000), "space asked fo
 _setting("HF_TOKEN", 5, "", optional(PRINTABLE), "hub token; only needed for access or rate limits", is_secret=True)
 _setting("HF_TOKEN_PATH", 5, "{home}/.cache/huggingface/token", folder(), "file whose first line is the hub token where HF_TOKEN is empty")
 _setting(
-    "HF_ENDPOINT",
-    5,
-    "https://huggingface.co",
-    matching(r"https?://[A-Za-z0-9.:_/-]+", "an http or https URL"),
-    "the hub, or a mirror of it",
+    "HF_ENDPOINT", 5, "https://huggingface.co", matching(r"https?://[A-Za-z0-9.:_/-]+", "an http or https URL"), "the hub, or a mirror"
 )
 _setting("OFFLINE", 5, "0", FLAG, "1 fetches nothing: images, wheels and weights have to be there")
 _engine_setting(

@@ -103,6 +103,12 @@ def test_a_bad_candidate_is_told_in_the_compilers_words_and_leaves_no_table(host
     assert "[E_AUTOTUNE]" in done.stderr
     assert 'experts/grouped.cu(41): error: identifier "tile" is undefined' in done.stderr
     assert tables(host) == []
+    assert "TUNE=0" in done.stderr
+    without = host.box.run(**host.settings, TUNE="0")
+    assert without.returncode == 0, without.stderr
+    assert "[I_TUNE] TUNE=0" in without.stdout
+    assert tunings(host) == 1
+    host.box.stop(**host.settings)
     host.plan()
     assert host.box.run(**host.settings).returncode == 0
     assert len(tables(host)) == 1

@@ -36,7 +36,7 @@ class DevicesStep:
         timeout = config.text("PEER_TIMEOUT")
         self._probe = work(["peers", "--device", "cuda", "--timeout", timeout, *(() if self._is_direct else ("--no-direct",))])
         # A plan is that of a start which finds or makes one.
-        self._has_table = bool(config.gpus()) and config.is_on("DRY_RUN")
+        self._has_table = bool(config.gpus()) and config.is_on("TUNE") and config.is_on("DRY_RUN")
 
     def is_ready(self) -> bool:
         """Never: whether bytes pass is asked at every start, and whether a table is whole."""
@@ -46,13 +46,17 @@ class DevicesStep:
         if not self._job.config.gpus():
             return (Task("nothing to probe and nothing to tune: the engine computes on the CPU", self._say_cpu),)
         shown = self._job.shown_folder()
-        # One rank has no peer.
-        asked = [(self._probe, self._ask_peers)] if self._job.config.number("RANKS") > 1 else []
+        acts: list[Action] = []
+        if self._job.config.number("RANKS") > 1:
+            # One rank has no peer.
+            acts.append(Act(runtimes.of(self._probe).line(self._probe, shown), self._ask_peers))
+        if not self._job.config.is_on("TUNE"):
+            untuned = "TUNE=0: kernels run as they are by default"
+            return (*acts, Task(untuned, lambda: self._job.ui.inform("I_TUNE", untuned)))
         words = ["--out", f"{KERNELS}/{self._table.name}", "--device", "cuda"]
         forms = ["--dense", self._job.config.text("DENSE"), "--ranks", self._job.config.text("RANKS")]
         tune = self._work(["tuning", "--model", MODEL, *words, *forms])
-        asked.append((tune, lambda: self._ask_table(tune)))
-        return tuple(Act(runtimes.of(launch).line(launch, shown), act) for launch, act in asked)
+        return (*acts, Act(runtimes.of(tune).line(tune, shown), lambda: self._ask_table(tune)))
 
     def run(self) -> None:
         run_actions(self)
