@@ -7,6 +7,8 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -88,55 +90,52 @@ def test_every_prefix_of_the_series_gives_the_bits_its_kinds_promise(prefixes: l
         before = after
 
 
-def gated(engine: Path, folder: Path) -> list[str]:
-    """Hashes of the gate's own replies, drafted, by a server of this engine that has passed the gate."""
-    front = start_embedded(folder, "--context", "2048", "--ranks", "2", "--drafter", "mtp", engine=engine)
-    try:
-        front.wait_for("/health/ready", 200, limit_s=90)
-        out = io.StringIO()
-        assert quality.run(["--only", GATED], Ui({}, out=out, err=out), front.url, name="gate") == 0, out.getvalue()
-        server = probe(parse_url(front.url, ""))
-        return [ask(server, one.request, OFF).token_sha for one in gates.cases(GATED)]
-    finally:
-        end_front(front)
+@pytest.fixture(scope="module")
+def gated(prefixes: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[str]]:
+    """Hashes of the gate's own replies, drafted, by a server of so many patches that has passed the gate."""
+
+    @cache
+    def hashes(length: int) -> list[str]:
+        flags = ("--context", "2048", "--ranks", "2", "--drafter", "mtp")
+        front = start_embedded(tmp_path_factory.mktemp("gated"), *flags, engine=prefixes[length])
+        try:
+            front.wait_for("/health/ready", 200, limit_s=90)
+            out = io.StringIO()
+            assert quality.run(["--only", GATED], Ui({}, out=out, err=out), front.url, name="gate") == 0, out.getvalue()
+            server = probe(parse_url(front.url, ""))
+            return [ask(server, one.request, OFF).token_sha for one in gates.cases(GATED)]
+        finally:
+            end_front(front)
+
+    return hashes
 
 
-def test_every_prefix_of_the_series_passes_the_gate_with_the_hashes_its_kinds_promise(prefixes: list[Path], tmp_path: Path):
-    before = gated(prefixes[0], tmp_path)
+@pytest.mark.parametrize("length", range(1, len(SERIES.patches) + 1))
+def test_every_prefix_of_the_series_passes_the_gate_with_the_hashes_its_kinds_promise(gated: Callable[[int], list[str]], length: int):
+    story, before, after = SERIES.patches[length - 1].story, gated(length - 1), gated(length)
     assert len(before) == 6
     assert all(before)
-    for patch, folder in zip(SERIES.patches, prefixes[1:], strict=True):
-        after = gated(folder, tmp_path)
-        if patch.story.kind in SAME_BITS:
-            assert after == before, f"{patch.story.name} claims {patch.story.kind} and changes replies of the gate"
-        before = after
+    assert all(after)
+    if story.kind in SAME_BITS:
+        assert after == before, f"{story.name} claims {story.kind} and changes replies of the gate"
 
 
-def test_every_prefix_of_the_series_drafts_what_it_would_say_serially(prefixes: list[Path]):
+@pytest.mark.parametrize("length", range(1, len(SERIES.patches) + 1))
+def test_every_prefix_of_the_series_drafts_what_it_would_say_serially(prefixes: list[Path], length: int):
     """Drafts that are often wrong with every prefix and one of the others in turn; with the whole series all."""
     kinds = ("mtp", "dflash2", "random")
-    for at, folder in enumerate(prefixes[1:]):
-        drafters = kinds if folder == prefixes[-1] else kinds[at % 3 : at % 3 + 1]
-        cells = f"two and cut and (oracle or {' or '.join(drafters)})"
-        matrix = [
-            str(ROOT / "tests/exact/test_drafting_matrix.py"),
-            "-o",
-            "pythonpath=scripts tests .",
-            "-q",
-            "-p",
-            "no:randomly",
-            "-k",
-            cells,
-        ]
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *matrix],
-            cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert f"{1 + len(drafters)} passed" in done.stdout, f"{folder.name}: {done.stdout[-2000:]}{done.stderr[-500:]}"
+    drafters = kinds if length == len(SERIES.patches) else kinds[length % 3 : length % 3 + 1]
+    cells = f"two and cut and (oracle or {' or '.join(drafters)})"
+    matrix = str(ROOT / "tests/exact/test_drafting_matrix.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", matrix, "-o", "pythonpath=scripts tests .", "-q", "-p", "no:randomly", "-k", cells],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(prefixes[length]), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert f"{1 + len(drafters)} passed" in done.stdout, f"{done.stdout[-2000:]}{done.stderr[-500:]}"
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs to share")
