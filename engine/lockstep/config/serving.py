@@ -34,23 +34,11 @@ def _option(
 
 @dataclass(frozen=True, slots=True)
 class ServingOptions:
-    """Options of one server. Token counts are tokens, timeouts seconds; `pool_tokens` 0 means `parallel` windows of `context`.
+    """Options of one server; what each means stands beside it. Token counts are tokens, timeouts seconds.
 
-    `drafter` is a word of DRAFTERS or the folder of a block drafter; every drafter but none copies first, up to `copy_tokens`.
-    `draft_policy` is a word of `draft.policy`, auto for the drafter's own. `draft_noise` and `draft_edge` weigh a request's noise and the
-    selector's edges in proposals. None of these changes a reply.
+    Every drafter but none copies first. `draft_policy` is a word of `draft.policy`. No option of drafts changes a reply.
 
-    Prompt states are kept in `kept_gib` of host memory, 0 for none, every `kept_grid` tokens of a prompt and at its marks. A namespace that
-    owns more than `kept_share` of it loses states first. With `spill_dir` states that must go are written there, `spill_gib` at most.
-
-    `auth` is a word of AUTHS: who needs a key of `api_key_file`. Peers in `trusted_proxy`, addresses or networks, may say whom they serve.
-
-    `memory_reserve_gib` of each device stay free for work, 0 for what is usual there; `kv_pool_gib` bounds the memory of each device for
-    tokens beyond one window, 0 for no bound.
-
-    `vision` takes pictures and clips, if the checkpoint has a tower.
-
-    `dense` is a word of DENSE_FORMS, `kv` of KV_FORMS; bf16 means the type the device computes in. Each pair is a reference of its own.
+    Kept states that must go are written to `spill_dir`, if there is one. Each pair of `dense` and `kv` is a reference of its own.
     """
 
     model: Path

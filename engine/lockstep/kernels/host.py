@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 _HELD = "held_by_numpy"
 _WIDTHS = (4, 24, 32, 100, 256)
-_COUNTS = (1, 2, 3, 5, 8, 13, 16, 31, 32)
+_COUNTS = (1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 31, 32)
 
 
 def runs(x: Tensor) -> bool:
@@ -110,9 +110,9 @@ def trusted() -> bool:
 
 
 def rows_are_independent(block: Callable[[Array], Array], rows: Array) -> bool:
-    """True if `block` maps each row of `rows [32, n]` to the same bits in every company that is tried."""
+    """True if `block` maps each row of `rows [32, ..]`, or of 64, to the same bits in every company that is tried."""
     alone = [block(row[None].copy()) for row in rows]
-    for count in _COUNTS:
+    for count in (*_COUNTS, len(rows)):
         for first in {0, 1, len(rows) - count} & set(range(len(rows) - count + 1)):
             found = block(rows[first : first + count].copy())
             if found.tobytes() != b"".join(part.tobytes() for part in alone[first : first + count]):

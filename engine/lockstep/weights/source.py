@@ -53,7 +53,6 @@ class TensorSource:
             raise WeightError(f"{self.directory}: {' and '.join(what)}; index and shards must list the same tensors")
 
     def names(self) -> tuple[str, ...]:
-        """All tensor names, sorted."""
         return tuple(sorted(self._handles))
 
     def __contains__(self, name: str) -> bool:
