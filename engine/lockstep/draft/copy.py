@@ -81,7 +81,7 @@ class CopyIndex:
 
     def _prompt_places(self) -> Sequence[int]:
         """Places in the prompt behind what may be the newest tokens, the latest first."""
-        if min(len(self._tokens), self._prompt_tokens) < PROMPT_GRAM:
+        if not PROMPT_GRAM <= self._prompt_tokens <= len(self._tokens):
             return ()
         first, hashes, order = self._prompt_grams
         newest = np.uint16(sum(map(mul, self._tokens[-PROMPT_GRAM:], _FACTORS)) >> 48 & 0xFFFF)
