@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.fronts import Front, end_front, start_embedded
+from fixtures.fronts import Front, end_front, events, start_embedded
 
 KEYS = {"ada": "key-of-ada", "bob": "key-of-bob"}
 SYSTEM = {"role": "system", "content": "You are careful. " + "Answer in short words and count what you see. " * 12}
@@ -56,6 +58,62 @@ def test_keys_and_salts_share_nothing_and_get_the_same_reply(front: Front):
     assert ask(front, "who shares?", "bob") == (prompt, 0, bits)
     assert ask(front, "who shares?", cache_salt="s") == (prompt, 0, bits)
     assert ask(front, "who shares?", "bob", cache_salt="s") == (prompt, 0, bits)
+
+
+ROUNDS, FLIPS = 16, 4000
+
+
+def first_token_s(front: Front, text: str, label: str, **more: Any) -> float:
+    """Seconds until a client sees the first byte of a streamed reply, of which no token may come out of a kept state it has no right to."""
+    options = {"include_usage": True}
+    body = {"messages": [{"role": "user", "content": text}], "max_tokens": 1, "stream": True, "stream_options": options} | more
+    began = time.perf_counter()
+    with front.http.stream("POST", "/v1/chat/completions", json=body, headers=bearer(label)) as reply:
+        pieces = reply.iter_text()
+        first = next(pieces)
+        taken = time.perf_counter() - began
+        usage = [chunk["usage"] for chunk in events(first + "".join(pieces))[:-1] if chunk.get("usage")]
+    cached = usage[0]["prompt_tokens_details"]["cached_tokens"]
+    assert bool(cached) == (label == "ada" and not more), cached
+    return taken
+
+
+def chance_of(differences: list[float]) -> float:
+    """How often pairs that differ by chance alone, either way round, differ by as much together: a permutation test on signed ranks, which
+    no single slow answer decides."""
+    order = sorted(range(len(differences)), key=lambda at: abs(differences[at]))
+    ranks = [0.0] * len(differences)
+    for rank, at in enumerate(order, 1):
+        ranks[at] = rank if differences[at] > 0 else -rank
+    flip = random.Random(7)
+    others = (abs(sum(flip.choice((-1, 1)) * rank for rank in ranks)) for _ in range(FLIPS))
+    return sum(other >= abs(sum(ranks)) for other in others) / FLIPS
+
+
+def test_how_long_a_first_token_takes_does_not_tell_what_other_keys_and_salts_sent(front: Front) -> None:
+    """Each round: one key sends a prompt; then come, shuffled, another key and another salt with that prompt, and a prompt nobody sent.
+    That the own key is told from the last one shows that the test would find a difference."""
+    mix = random.Random(3)
+    for last in (False, True):
+        gains: dict[str, list[float]] = {"another key": [], "another salt": [], "the same key": []}
+        for number in range(ROUNDS):
+            seen, unseen = (f"{mix.random()} {which} " + "count the rivers and say what you see. " * 24 for which in ("seen", "none"))
+            front.http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": seen}], "max_tokens": 1})
+            asks: list[tuple[str, str, str, dict[str, Any]]] = [
+                ("another key", seen, "bob", {}), ("another salt", seen, "ada", {"cache_salt": str(number)}), ("", unseen, "bob", {}),
+            ]  # fmt: skip
+            mix.shuffle(asks)
+            asks.append(("the same key", seen, "ada", {}))
+            taken = {name: first_token_s(front, text, label, **more) for name, text, label, more in asks}
+            for name, differences in gains.items():
+                differences.append(taken[""] - taken[name])
+        chances = {name: chance_of(differences) for name, differences in gains.items()}
+        assert chances.pop("the same key") < 0.001
+        shown = {name: abs(statistics.median(gains[name])) / statistics.median(gains["the same key"]) for name in chances}
+        if min(chances.values()) > 0.01 and max(shown.values()) < 0.1:
+            break
+        # One in fifty such tests finds a difference where there is none; twice is no chance.
+        assert not last, (chances, shown)
 
 
 def test_the_streamed_usage_reports_cached_tokens_too(front: Front):
