@@ -69,9 +69,8 @@ def main() -> None:
         for name, kind, spread in (("bf16", torch.bfloat16, 2.5), ("fp32", torch.float32, 2.5), ("bf16, flat", torch.bfloat16, 0.3)):
             turn = [logits(kind, spread, seed) for seed in range(TURNS)]
             rows = asked(mode, 32)
-            draws.ask(rows)
-            draws.sampler.launch(turn[0])
-            found, told = [token for token, _ in draws.answers()], turn[0].float().cpu().numpy()
+            draws.draw(rows, turn[0])
+            found, told = [draws.token(at) for at in range(32)], turn[0].float().cpu().numpy()
             report["wrong"] += [f"{mode}, {name}, row {at}" for at in (0, 31) if found[at] != choose(told[at], rows[at])]
             times = {}
             for count in ROWS if name == "bf16" else (1, 32):

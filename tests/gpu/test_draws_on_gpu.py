@@ -80,7 +80,7 @@ def draws(size: tuple[int, int]) -> Draws:
 def tokens_of(draws: Draws, logits: Tensor, rows: list[RowRequest]) -> list[int]:
     draws.ask(rows)
     draws.sampler.launch(logits.cuda())
-    found = [token for token, _ in draws.answers()]
+    found = draws.read()
     for row in rows:
         if row.history:
             draws.forget(row.history)
@@ -133,13 +133,14 @@ def test_likelihoods(draws: Draws, size: tuple[int, int]):
     vocabulary = size[0]
     kept = [row for row in shapes(*size).values() if bool((row[:vocabulary].abs() < 1e9).all())]
     asked = [request(DRAWN, 30 + at, vocabulary, told=told) for at, told in zip(range(len(kept)), (0, 1, 5, 20, 20, 20, 20), strict=False)]
-    draws.ask(asked)
-    draws.sampler.launch(torch.stack(kept).cuda())
-    for row, one, (token, told) in zip(kept, asked, draws.answers(), strict=True):
-        wanted = logprob(row[:vocabulary].numpy(), token, one.told)
-        assert told is not None
+    draws.draw(asked, torch.stack(kept).cuda())
+    for at, (row, one) in enumerate(zip(kept, asked, strict=True)):
+        for token in (draws.token(at), 5):
+            assert draws.likelihood(at, token, one.told).logprob == pytest.approx(
+                logprob(row[:vocabulary].numpy(), token, 0).logprob, abs=1e-8
+            )
+        told, wanted = draws.likelihood(at, draws.token(at), one.told), logprob(row[:vocabulary].numpy(), draws.token(at), one.told)
         assert [name for name, _ in told.top] == [name for name, _ in wanted.top]
-        assert told.logprob == pytest.approx(wanted.logprob, abs=1e-8)
         assert [value for _, value in told.top] == pytest.approx([value for _, value in wanted.top], abs=1e-8)
 
 
@@ -149,10 +150,10 @@ def test_a_row_without_a_token_says_why_and_spoils_no_other(draws: Draws, size: 
     asked: list[RowRequest] = [request(DRAWN, 1, size[0]) for _ in range(3)]
     draws.ask(asked)
     draws.sampler.launch(torch.stack([row, spoil(row), row]).cuda())
-    found = [token for token, _ in draws.answers()]
+    found = draws.read()
     assert found == [plain(row, asked[0], size[0]), -1, plain(row, asked[2], size[0])]
     with pytest.raises(SamplingError, match=r"largest logit is (nan|-inf)"):
-        draws.check(1)
+        draws.token(1)
 
 
 def test_company_place_and_graph_change_nothing(draws: Draws, size: tuple[int, int]):
@@ -175,8 +176,8 @@ def test_company_place_and_graph_change_nothing(draws: Draws, size: tuple[int, i
     for _ in range(3):
         draws.sampler.tokens.fill_(-7)
         graph.replay()
-        assert [token for token, _ in draws.answers()] == whole
+        assert draws.read() == whole
     mixed = [asked[at] if at % 2 else None for at in range(32)]
     draws.ask(mixed)
     graph.replay()
-    assert [token for token, _ in draws.answers()] == [token if at % 2 else -1 for at, token in enumerate(whole)]
+    assert draws.read() == [token if at % 2 else -1 for at, token in enumerate(whole)]

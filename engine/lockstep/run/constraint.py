@@ -35,6 +35,17 @@ class Constraint:
             return None
         return self._masks.pop(0) if self._masks else self._matcher.allowed()
 
+    def ahead(self, drafts: Sequence[int]) -> list[tuple[NDArray[np.bool_] | None, frozenset[int]]]:
+        """`allowed` and `held_back` of the next row and, behind it, of each of `drafts`, which `drafts` gave last, should all be chosen."""
+        if self._is_open:
+            found, self._masks = self._masks or [self._matcher.allowed()], []
+            # Behind a draft that ends the reply nothing is ever chosen.
+            return [(mask, frozenset()) for mask in (*found, *[None] * (1 + len(drafts) - len(found)))]
+        rows: list[tuple[NDArray[np.bool_] | None, frozenset[int]]] = [(None, self._stops)] * (1 + len(drafts))
+        if drafts and drafts[-1] == self._opener:
+            rows[-1] = (self._matcher.allowed(), frozenset())
+        return rows
+
     def take(self, token: int) -> None:
         """An id was chosen."""
         if self._is_open:

@@ -1,25 +1,64 @@
 """From row requests to a GPU's draws and back: the same tokens as `run.sampler`, all rows at once. Knows no model and no plan."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from lockstep.core.types import TokenLogprob
-from lockstep.kernels.sampling.fused import FIELDS, MOST_ROWS, NUMBERS, RowSampler
-from lockstep.run.sampler import History, RowRequest, refuse
+from lockstep.kernels.sampling.fused import FIELDS, NUMBERS, RowSampler
+from lockstep.run.sampler import History, RowRequest, choose, logprob, refuse
 
 _PLACE = {name: at for at, name in enumerate(FIELDS)}
 
 
+class RowDraws(Protocol):
+    """The draws of some rows. `row` is asked for only where the draw is still to be made."""
+
+    def token(self, at: int, row: Callable[[], RowRequest]) -> int:
+        """Raises SamplingError for a row that has none."""
+        ...
+
+    def likelihood(self, at: int, token: int, top: int) -> TokenLogprob:
+        """See `sampler.logprob`."""
+        ...
+
+
+class PlainDraws:
+    """Rows `[n, V]` on the host, drawn one by one."""
+
+    def __init__(self, logits: NDArray[np.float32]) -> None:
+        self._logits = logits
+
+    def token(self, at: int, row: Callable[[], RowRequest]) -> int:
+        """See `RowDraws`."""
+        return choose(self._logits[at], row())
+
+    def likelihood(self, at: int, token: int, top: int) -> TokenLogprob:
+        """See `RowDraws`."""
+        return logprob(self._logits[at], token, top)
+
+
 class Draws:
-    """Rows on a CUDA device. In a step: `ask`, `sampler.launch(logits)` (perhaps in a graph), `answers`."""
+    """Rows on a CUDA device. In a step: `draw`, or `ask`, `sampler.launch(logits)` (perhaps in a graph) and `read`."""
 
     def __init__(self, vocabulary: int, slots: int, device: torch.device | str) -> None:
         self.sampler = RowSampler(vocabulary, slots, device)
         self._numbers = self.sampler.settings.view(np.float64)
         self._free = list(range(slots))
+        # In the order in which they were used last; those beyond the places there are go without, and are sent again.
         self._places: dict[int, tuple[int, History, int]] = {}
+
+    def draw(self, rows: Sequence[RowRequest], logits: Tensor) -> Self:
+        """Draw for rows `logits [n, V]` and wait."""
+        self._logits = logits
+        self.ask(rows)
+        self.sampler.launch(logits)
+        self.read()
+        return self
 
     def ask(self, rows: Sequence[RowRequest | None]) -> None:
         """Tell the device how each row is sampled; None for a row that is padding. Does not wait."""
@@ -31,23 +70,26 @@ class Draws:
         self.sampler.send(len(rows), lists=lists, masks=any(row and row.allowed is not None for row in rows))
         self._asked = rows
 
-    def answers(self) -> list[tuple[int, TokenLogprob | None]]:
-        """Token of each row asked for, -1 for padding and where `check` has words, and what was asked of its likelihood. Waits."""
+    def read(self) -> list[int]:
+        """Token of each row asked for, -1 for padding and for one that has none. Waits."""
         tokens, self._told = self.sampler.read(len(self._asked))
-        found = []
-        for row, token, told in zip(self._asked, tokens.tolist(), self._told, strict=True):
-            top = told[4 : 4 + 2 * int(told[3])].reshape(-1, 2).tolist() if row and row.told > 0 else ()
-            wanted = row is not None and row.told >= 0 and token >= 0
-            found.append(
-                (token if row else -1, TokenLogprob(float(told[2]), tuple((int(one), value) for one, value in top)) if wanted else None)
-            )
-        return found
+        self._tokens = [token if row else -1 for row, token in zip(self._asked, tokens.tolist(), strict=True)]
+        return self._tokens
 
-    def check(self, at: int) -> None:
-        """Raise SamplingError if row `at` of the last answers has no token."""
-        row = self._asked[at]
-        assert row is not None
-        refuse(row, float(self._told[at][1]) if self._told[at][0] else -np.inf)
+    def token(self, at: int, row: Callable[[], RowRequest] | None = None) -> int:
+        """See `RowDraws`."""
+        asked = self._asked[at]
+        if self._tokens[at] < 0 and asked:
+            refuse(asked, float(self._told[at][1]) if self._told[at][0] else -np.inf)
+        return self._tokens[at]
+
+    def likelihood(self, at: int, token: int, top: int) -> TokenLogprob:
+        """See `RowDraws`."""
+        if token != self._tokens[at]:
+            return logprob(self._logits[at, : self.sampler.vocabulary].float().cpu().numpy(), token, top)
+        told = self._told[at]
+        pairs = told[4 : 4 + 2 * int(told[3])].reshape(-1, 2).tolist() if top else ()
+        return TokenLogprob(float(told[2]), tuple((int(one), value) for one, value in pairs))
 
     def forget(self, history: History) -> None:
         """Its request is over."""
@@ -78,19 +120,16 @@ class Draws:
         """The place on the device where a history's words are, as of now."""
         assert history is not None
         words = history.counts + (history.seen.astype(np.int64) << 31)
-        if id(history) not in self._places:
-            self._places[id(history)] = (self._free.pop(), history, len(history.added))
-            self.sampler.remember(self._places[id(history)][0], None, words)
-        place, _, known = self._places[id(history)]
-        if len(history.added) > known:
+        place, _, known = self._places.pop(id(history), (-1, history, 0))
+        if place < 0:
+            place = self._free.pop() if self._free else self._places.pop(next(iter(self._places)))[0]
+            self.sampler.remember(place, None, words)
+        elif len(history.added) > known:
             ids = np.unique(history.added[known:])
             self.sampler.remember(place, torch.from_numpy(ids), words[ids])
-            self._places[id(history)] = (place, history, len(history.added))
+        self._places[id(history)] = (place, history, len(history.added))
         return place
 
 
 def _signed(seed: int) -> int:
     return seed - (1 << 64) if seed >> 63 else seed
-
-
-assert MOST_ROWS == 32

@@ -22,10 +22,11 @@ from lockstep.grammar.protocol import Backend
 from lockstep.model.glm import GlmModel
 from lockstep.model.vision import VisionTower
 from lockstep.run.constraint import Constraint
+from lockstep.run.draws import Draws, PlainDraws, RowDraws
 from lockstep.run.kept import KeptSizes, KeptStates, LastTile
 from lockstep.run.memory import SavedStream, StreamMemory
 from lockstep.run.pictures import PictureRows
-from lockstep.run.sampler import History, RowRequest, SamplingError, choose, logprob
+from lockstep.run.sampler import History, RowRequest, SamplingError, logprob
 
 
 @dataclass(slots=True)
@@ -66,6 +67,7 @@ class Runner:
         self._kept = KeptStates(self._memory, model.exchange, spill)
         self._pictures = PictureRows(tower, model)
         self._whole_prompts: dict[str, LastTile] = {}
+        self._draws = Draws(vocabulary, slots.slots, model.device) if torch.device(model.device).type == "cuda" else None
         model.attach(pool, slots)
 
     @property
@@ -81,7 +83,9 @@ class Runner:
             stream = self._live.pop(name)
             self._paused.pop(name, None)
             self._whole_prompts.pop(name, None)
-            self._histories.pop(name, None)
+            history = self._histories.pop(name, None)
+            if history and self._draws:
+                self._draws.forget(history)
             self._constraints.pop(name, None)
             if stream.request.draft:
                 self._drafter.release(stream)
@@ -161,7 +165,7 @@ class Runner:
             self._absorb(step)
             start, taps = tile, taps[:, tile - start :]
             self._kept.keep(piece.keep, stream, taps, logits)
-        if logits is None or self._take(stream, logits.unsqueeze(0).numpy(), (), step.result):
+        if logits is None or self._take(stream, PlainDraws(logits.unsqueeze(0).numpy()), 0, (), step.result):
             self._tell_prompt(stream, start, end, taps, step)
 
     def _taps(self, stream: Stream) -> tuple[int, ...]:
@@ -188,11 +192,11 @@ class Runner:
         rows = [(stream.sequence, (stream.pending, *guesses)) for stream, guesses in zip(streams, drafts, strict=True)]
         began = time.perf_counter()
         output = self._model.run_step(rows, self._drafter.taps)
-        logits = self._usable(self._model.logits(output))
-        self._drafter.timed(len(logits), time.perf_counter() - began)
+        draws = self._drawn(streams, drafts, self._model.logits(output))
+        self._drafter.timed(len(output.hidden), time.perf_counter() - began)
         keep, at = [], 0
         for stream, guesses in zip(streams, drafts, strict=True):
-            chosen = self._take(stream, logits[at : at + 1 + len(guesses)], guesses, step.result)
+            chosen = self._take(stream, draws, at, guesses, step.result)
             if guesses:
                 step.result.drafted[stream.request.id] = len(guesses)
             if stream.request.draft and chosen:
@@ -212,6 +216,20 @@ class Runner:
                 drafts[at] = constraint.drafts(proposal.tokens, most) if constraint else proposal.tokens[:most]
         return drafts
 
+    def _drawn(self, streams: list[Stream], drafts: list[tuple[int, ...]], logits: Tensor) -> RowDraws:
+        """The draws of all rows: on a GPU at once, as if every draft were right, else one by one when they are asked for."""
+        if not self._draws:
+            return PlainDraws(self._usable(logits))
+        rows = []
+        for stream, guesses in zip(streams, drafts, strict=True):
+            constraint = self._constraints.get(stream.request.id)
+            masks = constraint.ahead(guesses) if constraint else [(None, frozenset[int]())] * (1 + len(guesses))
+            rows += [
+                replace(self._row_request(stream, at, *mask), ahead=guesses[:at], told=stream.request.logprobs)
+                for at, mask in enumerate(masks)
+            ]
+        return self._draws.draw(rows, logits)
+
     def _logits(self, hidden: Tensor) -> NDArray[np.float32]:
         return self._usable(self._model.head(hidden))
 
@@ -227,15 +245,15 @@ class Runner:
             told += [logprob(values, token, request.prompt_logprobs) for values, token in zip(rows, following[at:], strict=False)]
         return tuple(told)
 
-    def _take(self, stream: Stream, logits: NDArray[np.float32], drafts: tuple[int, ...], result: StepResult) -> tuple[int, ...]:
-        """Choose row after row while the draft that fed the next row is the token chosen; nothing if a row could not be sampled."""
+    def _take(self, stream: Stream, draws: RowDraws, first: int, drafts: tuple[int, ...], result: StepResult) -> tuple[int, ...]:
+        """Choose from row `first` on while the draft that fed the next row is the token chosen; nothing if a row has none."""
         chosen: list[int] = []
         told: list[TokenLogprob] = []
         try:
-            for row, values in enumerate(logits):
-                chosen.append(self._choose(stream, values, len(chosen)))
+            for row in range(1 + len(drafts)):
+                chosen.append(self._choose(stream, draws, first + row, row))
                 if stream.request.logprobs >= 0:
-                    told.append(logprob(values, chosen[-1], stream.request.logprobs))
+                    told.append(draws.likelihood(first + row, chosen[-1], stream.request.logprobs))
                 if row < len(drafts) and (drafts[row] != chosen[-1] or chosen[-1] in stream.request.stop_ids):
                     break
         except SamplingError as error:
@@ -248,7 +266,7 @@ class Runner:
             result.logprobs[stream.request.id] = tuple(told)
         return tuple(chosen)
 
-    def _choose(self, stream: Stream, logits: NDArray[np.float32], ahead: int) -> int:
+    def _choose(self, stream: Stream, draws: RowDraws, row: int, ahead: int) -> int:
         """The token behind `ahead` others of this step: the one that is due by now, or else a draw."""
         request, history = stream.request, self._histories.get(stream.request.id)
         token = -1
@@ -257,18 +275,20 @@ class Runner:
             if stream.generated + ahead >= due:
                 token = closing
         if token < 0:
-            token = choose(logits, self._row_request(stream, ahead))
+            token = draws.token(row, lambda: self._row_request(stream, ahead, *self._mask(stream)))
         if history:
             history.add(token)
         if constraint := self._constraints.get(request.id):
             constraint.take(token)
         return token
 
-    def _row_request(self, stream: Stream, ahead: int) -> RowRequest:
+    def _mask(self, stream: Stream) -> tuple[NDArray[np.bool_] | None, frozenset[int]]:
+        """What the grammar allows in the next row, and what it holds back."""
+        constraint = self._constraints.get(stream.request.id)
+        return (constraint.allowed(), constraint.held_back) if constraint else (None, frozenset())
+
+    def _row_request(self, stream: Stream, ahead: int, allowed: NDArray[np.bool_] | None, held_back: frozenset[int]) -> RowRequest:
         request, index = stream.request, stream.generated + ahead
         hold = index < request.min_tokens and not request.ignore_eos
-        banned, history = request.stop_ids if hold else frozenset[int](), self._histories.get(request.id)
-        if constraint := self._constraints.get(request.id):
-            banned |= constraint.held_back
-        allowed = constraint.allowed() if constraint else None
-        return RowRequest(request.sampling, len(request.prompt_ids) + index, banned, history, allowed)
+        banned = held_back | (request.stop_ids if hold else frozenset[int]())
+        return RowRequest(request.sampling, len(request.prompt_ids) + index, banned, self._histories.get(request.id), allowed)

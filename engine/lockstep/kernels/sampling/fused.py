@@ -15,7 +15,9 @@ from lockstep.kernels.sampling.ref import TABLE
 from lockstep.kernels.tuned import Tuned
 
 SOURCE = Path(__file__).with_name("sample.cu")
-KERNEL = Tuned("sampling", SOURCE, {"THREADS": (256, 512)})
+# More threads a multiprocessor than these would make the compiler spill.
+KERNEL = Tuned("sampling", SOURCE, {"THREADS": (256, 384, 512), "BLOCKS": (1, 2, 3)})
+MOST_THREADS = 768
 FIELDS = (
     "active", "masked", "temperature", "top_k", "top_p", "min_p", "seed", "position", "repetition", "frequency", "presence", "history",
     "ahead", "biases", "bans", "told",
@@ -30,7 +32,7 @@ _TOLD_FIELDS = 4 + 2 * MOST_TOLD
 def macros(vocabulary: int, kind: torch.dtype) -> dict[str, int]:
     """What the source is compiled with for logits of bf16 or fp32."""
     case = (vocabulary, int(kind is torch.bfloat16))
-    chosen = KERNEL.configuration(case, {"THREADS": 512})
+    chosen = KERNEL.configuration(case, {"THREADS": 256, "BLOCKS": 3})
     return {"VOCABULARY": vocabulary, "HALF": case[1], "LISTED": MOST_LISTED, "TOLD_FIELDS": _TOLD_FIELDS, **chosen}
 
 
@@ -59,6 +61,7 @@ class RowSampler:
         self.settings, self.ids, self.values, self.masks = (one.numpy() for one in self._held.values())
         self._histories = torch.zeros(slots, vocabulary, dtype=torch.int32, device=self.device)
         self._table = torch.from_numpy(TABLE).to(self.device)
+        self._weighed = torch.empty(MOST_ROWS, vocabulary, dtype=torch.float64, device=self.device)
         self.tokens = torch.full((MOST_ROWS,), -1, dtype=torch.int64, device=self.device)
         self.told = torch.zeros(MOST_ROWS, _TOLD_FIELDS, dtype=torch.float64, device=self.device)
 
@@ -84,7 +87,7 @@ class RowSampler:
                 f"{tuple(logits.shape)}; needed: at most {MOST_ROWS} rows, a multiple of 4 of at least {self.vocabulary} logits"
             )
         kernel = cuda.load(SOURCE, (found := macros(self.vocabulary, logits.dtype)), self.device, {"sample": 0})["sample"]
-        given = (logits, *self._sent.values(), self._histories, self._table, self.tokens, self.told, width)
+        given = (logits, *self._sent.values(), self._histories, self._table, self._weighed, self.tokens, self.told, width)
         kernel(BLOCKS * rows, found["THREADS"], given, True)
         return self.tokens[:rows]
 

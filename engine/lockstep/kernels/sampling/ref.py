@@ -1,7 +1,6 @@
 """How much a candidate weighs, in whole units: the same products and sums in NumPy and on a GPU, so that both make the same cuts.
 
-exact: units add up to the same number in any order, which sums of floating-point probabilities do not.
-"""
+exact: units add up to the same number in any order, which sums of floating-point probabilities do not."""
 
 import math
 

@@ -1,7 +1,7 @@
 // The next token of each row, and what is told of it. A row is a cluster of CTAS blocks, each with CHUNK ids in a row of the vocabulary; no row
 // sees another. Candidates are ordered by (value descending, id ascending). Each cut keeps those before which less than some mass lies: a
 // number of candidates (top-k), or units of probability (top-p, see `ref.py`). Masses are whole numbers, so the order in which they are added
-// does not matter. A cut is found by its distance from the peak in BINS steps; what lies in the bin of the cut is compared one by one, or,
+// does not matter. A cut is found by its distance from the peak in BINS steps, a few times the usual distance; what lies in the bin of the cut is compared one by one, or,
 // if it is too much, bit by bit.
 
 #include "device.cuh"
@@ -10,7 +10,6 @@ constexpr int CTAS = 8;
 constexpr int CHUNK = (VOCABULARY + CTAS * 32 - 1) / (CTAS * 32) * 32;
 constexpr int WORDS = CHUNK / 32;
 constexpr int BINS = 2048, OWN = BINS / CTAS;
-constexpr float BINS_A_LOGIT = 64.0f;
 constexpr int LIST = 1024, PLACES = (LIST + THREADS - 1) / THREADS;
 constexpr int WARPS = THREADS / 32;
 constexpr double LOG2E = 1.4426950408889634, UNIT = 35184372088832.0, MOST_RATE = 1e300, MOST_BITS = 63.0;
@@ -35,6 +34,7 @@ struct Row {
     const u32* history;
     const int* ids;
     const double* values;
+    double* weighed;
     u32 base;
     __device__ __forceinline__ double number(int field) const { return __longlong_as_double((long long)set[field]); }
     __device__ __forceinline__ int whole(int field) const { return (int)set[field]; }
@@ -42,14 +42,20 @@ struct Row {
 
 struct Shared {
     Row row;
+    // What all threads need, here so that no register is: the largest value, halvings a logit, the last candidate kept, and what a draw takes.
+    const double* table;
+    double peak, rate, temperature, min_p;
+    u64 seed, kept_key;
+    float peak32, bins_a_logit, pace, slack;
+    u32 kept_id;
     u64 bins[BINS];
     u64 list_keys[LIST];
     u32 list_ids[LIST];
     u32 dead[WORDS], special[WORDS], listed[WORDS];
     Best warps[WARPS], parts[2][CTAS];
     u64 warp_sums[WARPS], sums[2][CTAS];
-    u64 cut_before, edge_key;
-    u32 cut_bin, edge_id, list_count, last;
+    u64 cut_before;
+    u32 cut_bin, list_count, last;
 };
 
 __device__ __forceinline__ u32 cta_rank() {
@@ -72,6 +78,13 @@ __device__ __forceinline__ T* at_rank(T* own, u32 rank) {
 __device__ __forceinline__ u64 key_of(double value) {
     const u64 bits = (u64)__double_as_longlong(value);
     return bits << 1 == 0 ? 1ull << 63 : bits >> 63 ? ~bits : bits | 1ull << 63;
+}
+// The same of an fp32 value, by whole numbers where that is possible: double precision is slow on many cards.
+__device__ __forceinline__ u64 key_of(float x) {
+    const u32 bits = __float_as_uint(x), exponent = bits >> 23 & 255;
+    if (exponent == 0 || exponent == 255) return key_of((double)x);
+    const u64 wide = (u64)(exponent + 896) << 52 | (u64)(bits & 0x7FFFFF) << 29;
+    return bits >> 31 ? ~(wide | 1ull << 63) : wide | 1ull << 63;
 }
 __device__ __forceinline__ double value_of(u64 key) { return __longlong_as_double((long long)(key >> 63 ? key & ~(1ull << 63) : ~key)); }
 __device__ __forceinline__ bool is_before(u64 key, u32 id, u64 other, u32 other_id) { return key > other || (key == other && id < other_id); }
@@ -133,28 +146,43 @@ __device__ __noinline__ double adjusted(const Shared& s, u32 id, float x) {
     return v;
 }
 
-// f(id, value, value as fp32) for every id of this block that can be chosen; `raw`: for every id, the logits as they are.
+__device__ __forceinline__ bool is_kept(const Shared& s, u64 key, u32 id) { return !is_before(s.kept_key, s.kept_id, key, id); }
+__device__ __forceinline__ u64 units_at(const Shared& s, u64 key) { return units_of(__dsub_rn(s.peak, value_of(key)), s.rate, s.table); }
+__device__ __forceinline__ int bin_of(const Shared& s, float x) { return min((int)(fmaxf(s.peak32 - x, 0.0f) * s.bins_a_logit), BINS - 1); }
+
+__device__ __forceinline__ float logit(const Row& row, u32 id) {
+    return HALF ? from_bf16(reinterpret_cast<const u16*>(row.logits)[id]) : reinterpret_cast<const float*>(row.logits)[id];
+}
+
+// f(id, key of the value, value as fp32) for every id of this block that can be chosen; `raw`: for every id, the logits as they are.
 template <class F>
 __device__ __forceinline__ void each(const Shared& s, bool raw, F f) {
     const Row& row = s.row;
-    for (u32 at = 4 * threadIdx.x; at < CHUNK && row.base + at < VOCABULARY; at += 4 * THREADS) {
-        const u32 id = row.base + at;
+    const u32 base = row.base;
+    const char* logits = row.logits;
+    const double* weighed = row.weighed;
+#pragma unroll 1
+    for (u32 at = 4 * threadIdx.x; at < CHUNK && base + at < VOCABULARY; at += 4 * THREADS) {
+        const u32 id = base + at;
         const u32 dead = raw ? 0u : s.dead[at >> 5] >> (at & 31) & 15, special = raw ? 0u : s.special[at >> 5] >> (at & 31) & 15;
-        if (dead == 15) continue;
         float x[4];
 #if HALF
-        const ushort4 in = reinterpret_cast<const ushort4*>(row.logits)[id / 4];
+        const ushort4 in = reinterpret_cast<const ushort4*>(logits)[id / 4];
         x[0] = from_bf16(in.x), x[1] = from_bf16(in.y), x[2] = from_bf16(in.z), x[3] = from_bf16(in.w);
 #else
-        const float4 in = reinterpret_cast<const float4*>(row.logits)[id / 4];
+        const float4 in = reinterpret_cast<const float4*>(logits)[id / 4];
         x[0] = in.x, x[1] = in.y, x[2] = in.z, x[3] = in.w;
 #endif
+        if (dead == 15) continue;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             if (dead >> j & 1 || id + j >= VOCABULARY || x[j] == -INFINITY) continue;
-            const bool is_special = special >> j & 1;
-            const double v = is_special ? adjusted(s, id + j, x[j]) : (double)x[j];
-            f(id + j, v, is_special ? (float)v : x[j]);
+            u64 key = key_of(x[j]);
+            if (special >> j & 1) {
+                const double v = weighed[id + j];
+                key = key_of(v), x[j] = (float)v;
+            }
+            f(id + j, key, x[j]);
         }
     }
 }
@@ -216,27 +244,27 @@ __device__ __forceinline__ u64 cluster_sums(Shared& s, u64 own, u32 rank, int tu
     return total;
 }
 
-// Where a cut is made: behind so many candidates, or behind a part of their units.
-struct Limit {
-    bool weighs;
-    u64 count;
-    double part;
-    __device__ __forceinline__ u64 of(u64 total) const {
-        if (!weighs) return count;
-        const double limit = ceil(__dmul_rn(part, (double)total));
-        return limit < 1.0 ? 1ull : (u64)limit;
-    }
-};
+// Adds to a sum in shared memory by 32-bit halves, which the hardware adds by itself: who makes the lower half overflow carries.
+__device__ __forceinline__ void add(u64* sum, u64 own) {
+    u32* halves = reinterpret_cast<u32*>(sum);
+    const u32 low = (u32)own, old = atomicAdd(halves, low), high = (u32)(own >> 32) + (old + low < old);
+    if (high) atomicAdd(halves + 1, high);
+}
+
+__device__ __forceinline__ u64 part_of(u64 total, double part) {
+    const double limit = ceil(__dmul_rn(part, (double)total));
+    return limit < 1.0 ? 1ull : (u64)limit;
+}
 
 // From the masses in this block's bins to `cut_bin` and `cut_before` of every block: the bin in which the mass behind `before` reaches the limit,
-// which is returned; 0 if it is never reached. With `known` that is the limit.
-__device__ __noinline__ u64 located(Shared& s, u32 rank, u64 before, Limit limit_of, u64 known) {
+// which is returned; 0 if it is never reached. The limit is `known`, or such a part of all mass as top-p says.
+__device__ __noinline__ u64 located(Shared& s, u32 rank, u64 before, bool weighs, u64 known) {
     cluster_sync();
     u64 own = 0, block, lower;
     if (threadIdx.x < OWN)
         for (u32 other = 0; other < CTAS; other++) own += at_rank(s.bins, other)[rank * OWN + threadIdx.x];
     const u64 inside = sums_before(s, own, block);
-    const u64 total = cluster_sums(s, block, rank, 0, lower), limit = known ? known : limit_of.of(total);
+    const u64 total = cluster_sums(s, block, rank, 0, lower), limit = weighs ? part_of(total, s.row.number(TOP_P)) : known;
     const u64 begin = before + lower + inside;
     if (own && begin < limit && begin + own >= limit)
         for (u32 other = 0; other < CTAS; other++) *at_rank(&s.cut_bin, other) = rank * OWN + threadIdx.x, *at_rank(&s.cut_before, other) = begin;
@@ -249,7 +277,7 @@ __device__ __forceinline__ void clear(Shared& s) {
     __syncthreads();
 }
 
-// Of the listed candidates, behind `before`, the last before which less than the limit lies becomes every block's edge. The first block decides.
+// Of the listed candidates, behind `before`, the last before which less than the limit lies becomes the last kept, for every block. The first block decides.
 __device__ __forceinline__ void compare(Shared& s, u32 count, u64 before, u64 limit) {
     u32 place[PLACES];
     __syncthreads();
@@ -269,32 +297,26 @@ __device__ __forceinline__ void compare(Shared& s, u32 count, u64 before, u64 li
     for (u32 n = 0; n < PLACES; n++) {
         const u32 i = threadIdx.x + n * THREADS;
         if (place[n] && place[n] == s.last)
-            for (u32 other = 0; other < CTAS; other++) *at_rank(&s.edge_key, other) = s.list_keys[i], *at_rank(&s.edge_id, other) = s.list_ids[i];
+            for (u32 other = 0; other < CTAS; other++) *at_rank(&s.kept_key, other) = s.list_keys[i], *at_rank(&s.kept_id, other) = s.list_ids[i];
     }
 }
 
-// The last candidate kept, (edge_key, edge_id) or one before it: the last before which less than the limit lies.
-__device__ __noinline__ Best cut(Shared& s, bool raw, u32 rank, double peak, u64 edge_key, u32 edge_id, Limit limit_of, double rate,
-                                 const double* __restrict__ table) {
-    const float peak32 = (float)peak;
-    const auto is_kept = [&](u64 key, u32 id) { return !is_before(edge_key, edge_id, key, id); };
-    const auto bin_of = [&](float x) { return min((int)(fmaxf(peak32 - x, 0.0f) * BINS_A_LOGIT), BINS - 1); };
-    const bool weighs = limit_of.weighs;
-    const auto mass = [&](double v) { return weighs ? units_of(__dsub_rn(peak, v), rate, table) : 1ull; };
+// Moves the last candidate kept up to the last before which less than `limit` candidates lie, or if it `weighs`, less than top-p's units.
+__device__ __noinline__ void cut(Shared& s, bool raw, u32 rank, bool weighs, u64 limit) {
+    const auto mass = [&](u64 key) { return weighs ? units_at(s, key) : 1ull; };
     if (threadIdx.x == 0) s.list_count = 0, s.last = 0;
     clear(s);
-    each(s, raw, [&](u32 id, double v, float x) {
-        if (!is_kept(key_of(v), id)) return;
-        const u64 own = mass(v);
-        if (own) atomicAdd(s.bins + bin_of(x), own);
+    each(s, raw, [&](u32 id, u64 key, float x) {
+        if (!is_kept(s, key, id)) return;
+        const u64 own = mass(key);
+        if (own) add(s.bins + bin_of(s, x), own);
     });
-    const u64 limit = located(s, rank, 0, limit_of, 0);
-    if (!limit) return {edge_key, edge_id};
+    limit = located(s, rank, 0, weighs, limit);
+    if (!limit) return;
     u64 before = s.cut_before;
     const int bin = s.cut_bin;
-    each(s, raw, [&](u32 id, double v, float x) {
-        const u64 key = key_of(v);
-        if (bin_of(x) != bin || !is_kept(key, id)) return;
+    each(s, raw, [&](u32 id, u64 key, float x) {
+        if (bin_of(s, x) != bin || !is_kept(s, key, id)) return;
         const u32 at = atomicAdd(at_rank(&s.list_count, 0), 1u);
         if (at < LIST) at_rank(s.list_keys, 0)[at] = key, at_rank(s.list_ids, 0)[at] = id;
     });
@@ -302,11 +324,11 @@ __device__ __noinline__ Best cut(Shared& s, bool raw, u32 rank, double peak, u64
     const u32 count = *at_rank(&s.list_count, 0);
     if (count <= LIST) {
         if (rank == 0) {
-            for (u32 i = threadIdx.x; i < count; i += THREADS) s.bins[i] = mass(value_of(s.list_keys[i]));
+            for (u32 i = threadIdx.x; i < count; i += THREADS) s.bins[i] = mass(s.list_keys[i]);
             compare(s, count, before, limit);
         }
         cluster_sync();
-        return {s.edge_key, s.edge_id};
+        return;
     }
     // exact: the bits of (value descending, id ascending) from the highest, until one candidate is left: 64 of the value, 22 of the id.
     u64 order = 0;
@@ -314,9 +336,9 @@ __device__ __noinline__ Best cut(Shared& s, bool raw, u32 rank, double peak, u64
     for (int at = 86; at > 0;) {
         const int width = at > 22 ? min(11, at - 22) : 11, shift = at - width;
         clear(s);
-        each(s, raw, [&](u32 id, double v, float x) {
-            const u64 own = ~key_of(v);
-            if (bin_of(x) != bin || !is_kept(~own, id)) return;
+        each(s, raw, [&](u32 id, u64 key, float x) {
+            const u64 own = ~key;
+            if (bin_of(s, x) != bin || !is_kept(s, key, id)) return;
             u32 digit;
             if (at > 22) {
                 if (at < 86 && (own ^ order) >> (at - 22)) return;
@@ -325,14 +347,16 @@ __device__ __noinline__ Best cut(Shared& s, bool raw, u32 rank, double peak, u64
                 if (own != order || (id ^ id_order) >> at) return;
                 digit = id >> shift & 2047;
             }
-            atomicAdd(s.bins + digit, mass(v));
+            add(s.bins + digit, mass(key));
         });
-        located(s, rank, before, limit_of, limit);
+        located(s, rank, before, false, limit);
         if (at > 22) order |= (u64)s.cut_bin << (shift - 22);
         else id_order |= s.cut_bin << shift;
         before = s.cut_before, at = shift;
     }
-    return {~order, id_order};
+    __syncthreads();
+    if (threadIdx.x == 0) s.kept_key = ~order, s.kept_id = id_order;
+    __syncthreads();
 }
 
 // Which ids of this block cannot be chosen, and which values are not plain logits.
@@ -354,60 +378,68 @@ __device__ __forceinline__ void mark(Shared& s, const u32* mask) {
         else atomicOr(s.dead + (at >> 5), 1u << (at & 31));
     }
     __syncthreads();
+    if (weighed || row.history)
+        for (u32 i = threadIdx.x; i < CHUNK; i += THREADS)
+            if (s.special[i >> 5] >> (i & 31) & 1) row.weighed[row.base + i] = adjusted(s, row.base + i, logit(row, row.base + i));
+    __syncthreads();
 }
 
 // The largest of score = (value - peak) / temperature + noise among the kept: by fp32 first, then those that are near the largest exactly.
-__device__ __forceinline__ u32 drawn(Shared& s, u32 rank, double peak, Best edge, double rate, const double* __restrict__ table) {
-    const Row& row = s.row;
-    const double temperature = row.number(TEMPERATURE), min_p = row.number(MIN_P);
-    const float peak32 = (float)peak, pace = fminf((float)(1.0 / temperature), 1e30f), slack = 2e-3f + fabsf(peak32) * 3e-7f * pace;
-    const u64 seed = mixed(mixed(row.set[SEED]) ^ row.set[POSITION]);
-    const auto near = [&](u32 id, double v, float x) {
-        const float scaled = (x - peak32) * pace;
-        if (scaled < -REACH - slack || is_before(edge.key, edge.id, key_of(v), id)) return -INFINITY;
-        if (min_p > 0.0) {
+__device__ __forceinline__ u32 drawn(Shared& s, u32 rank) {
+    const auto near = [&](u32 id, u64 key, float x) {
+        const float scaled = (x - s.peak32) * s.pace;
+        if (scaled < -REACH - s.slack || !is_kept(s, key, id)) return -INFINITY;
+        if (s.min_p > 0.0) {
             int halvings;
-            const double part = decayed(__dsub_rn(peak, v), rate, table, halvings);
-            if (__dmul_rn(part, __longlong_as_double((long long)(1023 - halvings) << 52)) < min_p) return -INFINITY;
+            const double part = decayed(__dsub_rn(s.peak, value_of(key)), s.rate, s.table, halvings);
+            if (__dmul_rn(part, __longlong_as_double((long long)(1023 - halvings) << 52)) < s.min_p) return -INFINITY;
         }
-        return scaled + noise_near(mixed(seed ^ id));
+        return scaled + noise_near(mixed(s.seed ^ id));
     };
-    float most = -INFINITY;
-    each(s, false, [&](u32 id, double v, float x) { most = fmaxf(most, near(id, v, x)); });
-    const float least = (float)value_of(first_of(s, key_of((double)most), 0, rank, 1).key) - 2.0f * slack;
+    const auto score = [&](u32 id, u64 key) {
+        return key_of(__dadd_rn(__ddiv_rn(__dsub_rn(value_of(key), s.peak), s.temperature), noise(mixed(s.seed ^ id))));
+    };
+    float most = -INFINITY, second = -INFINITY;
+    Best first = {0, ~0u};
+    each(s, false, [&](u32 id, u64 key, float x) {
+        const float one = near(id, key, x);
+        if (one > most) second = most, most = one, first = {key, id};
+        else second = fmaxf(second, one);
+    });
+    const float least = (float)value_of(first_of(s, key_of(most), 0, rank, 1).key) - 2.0f * s.slack;
     Best best = {0, ~0u};
-    if (most >= least)
-        each(s, false, [&](u32 id, double v, float x) {
-            if (near(id, v, x) < least) return;
-            const double score = __dadd_rn(__ddiv_rn(__dsub_rn(v, peak), temperature), noise(mixed(seed ^ id)));
-            const u64 key = key_of(score);
-            if (is_before(key, id, best.key, best.id)) best = {key, id};
+    if (second >= least)
+        each(s, false, [&](u32 id, u64 key, float x) {
+            if (near(id, key, x) < least) return;
+            const u64 found = score(id, key);
+            if (is_before(found, id, best.key, best.id)) best = {found, id};
         });
+    else if (most >= least)
+        best = {score(first.id, first.key), first.id};
     return first_of(s, best.key, best.id, rank, 0).id;
 }
 
 // Logarithms of the chosen token's probability and of the `top` likeliest ids, under the logits as they are.
-__device__ __forceinline__ void tell(Shared& s, u32 rank, u32 token, int top, const double* __restrict__ table, double* __restrict__ told) {
+__device__ __forceinline__ void tell(Shared& s, u32 rank, u32 token, int top, double* __restrict__ told) {
     Best own = {0, ~0u};
-    each(s, true, [&](u32 id, double v, float) {
-        const u64 key = key_of(v);
+    each(s, true, [&](u32 id, u64 key, float) {
         if (is_before(key, id, own.key, own.id)) own = {key, id};
     });
-    const double peak = value_of(first_of(s, own.key, own.id, rank, 1).key);
+    own = first_of(s, own.key, own.id, rank, 1);
+    if (threadIdx.x == 0) s.peak = value_of(own.key), s.peak32 = (float)s.peak, s.rate = LOG2E, s.kept_key = 0, s.kept_id = ~0u;
+    __syncthreads();
     u64 sum = 0, block, lower;
-    each(s, true, [&](u32, double v, float) { sum += units_of(__dsub_rn(peak, v), LOG2E, table); });
+    each(s, true, [&](u32, u64 key, float) { sum += units_at(s, key); });
     sums_before(s, sum, block);
     const double whole = log(__dmul_rn((double)cluster_sums(s, block, rank, 1, lower), 1.0 / UNIT));
-    Best edge = {0, ~0u};
-    const Limit limit = {false, (u64)top, 0.0};
-    if (top) edge = cut(s, true, rank, peak, edge.key, edge.id, limit, LOG2E, table);
-    // Every block has read its edge, so the list is free. Without a cut there are no more than `top` candidates.
+    if (rank == 0 && threadIdx.x == 0) told[2] = __dsub_rn(__dsub_rn((double)logit(s.row, token), s.peak), whole), told[3] = 0.0;
+    if (!top) return;
+    cut(s, true, rank, false, top);
+    // The list is free: nobody reads it any more. Where nothing was cut there are no more than `top` candidates.
     if (threadIdx.x == 0) s.list_count = 0;
     cluster_sync();
-    each(s, true, [&](u32 id, double v, float) {
-        const u64 key = key_of(v);
-        if (id == token) told[2] = __dsub_rn(__dsub_rn(v, peak), whole);
-        if (!top || is_before(edge.key, edge.id, key, id)) return;
+    each(s, true, [&](u32 id, u64 key, float) {
+        if (!is_kept(s, key, id)) return;
         const u32 at = atomicAdd(at_rank(&s.list_count, 0), 1u);
         at_rank(s.list_keys, 0)[at] = key, at_rank(s.list_ids, 0)[at] = id;
     });
@@ -418,7 +450,7 @@ __device__ __forceinline__ void tell(Shared& s, u32 rank, u32 token, int top, co
             u32 place = 0;
             for (u32 j = 0; j < s.list_count; j++) place += is_before(s.list_keys[j], s.list_ids[j], s.list_keys[i], s.list_ids[i]);
             told[4 + 2 * place] = (double)s.list_ids[i];
-            told[5 + 2 * place] = __dsub_rn(__dsub_rn(value_of(s.list_keys[i]), peak), whole);
+            told[5 + 2 * place] = __dsub_rn(__dsub_rn(value_of(s.list_keys[i]), s.peak), whole);
         }
     }
 }
@@ -426,10 +458,10 @@ __device__ __forceinline__ void tell(Shared& s, u32 rank, u32 token, int top, co
 // logits [rows][stride] (HALF: bf16, else fp32), settings [rows][FIELDS], ids and values [rows][LISTED] (drafts ahead, biases, bans), masks
 // [rows][CTAS * WORDS] of 32 ids each, histories [slots][VOCABULARY] (times chosen, highest bit: seen in the prompt), table as in `ref.py`.
 // tokens [rows]: the id, -1 where nothing can be chosen; told [rows][TOLD_FIELDS]: live ids, peak, logprob, count, pairs of id and logprob.
-extern "C" __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREADS, BLOCKS)
     sample(const char* __restrict__ logits, const u64* __restrict__ settings, const int* __restrict__ ids, const double* __restrict__ values,
-           const u32* __restrict__ masks, const u32* __restrict__ histories, const double* __restrict__ table, long long* __restrict__ tokens,
-           double* __restrict__ all_told, int stride) {
+           const u32* __restrict__ masks, const u32* __restrict__ histories, const double* __restrict__ table, double* weighed,
+           long long* __restrict__ tokens, double* __restrict__ all_told, int stride) {
     __shared__ Shared s;
     await_inputs();
     const u32 rank = cta_rank();
@@ -438,39 +470,48 @@ extern "C" __global__ void __cluster_dims__(CTAS, 1, 1) __launch_bounds__(THREAD
     double* told = all_told + index * TOLD_FIELDS;
     if (!settings[index * FIELDS + ACTIVE]) return;
     if (threadIdx.x == 0) {
-        Row own = {settings + index * FIELDS, logits + index * stride * (HALF ? 2 : 4), nullptr, ids + index * LISTED, values + index * LISTED, rank * CHUNK};
+        Row own = {settings + index * FIELDS, logits + index * stride * (HALF ? 2 : 4), nullptr, ids + index * LISTED, values + index * LISTED,
+                   weighed + index * VOCABULARY, rank * CHUNK};
         if (own.whole(HISTORY) >= 0) own.history = histories + (size_t)own.whole(HISTORY) * VOCABULARY;
         s.row = own;
     }
     __syncthreads();
     mark(s, row.set[MASKED] ? masks + index * (CTAS * WORDS) : nullptr);
     Best own = {0, ~0u};
+    // Live ids in the upper half, the sum of their values in eighths, kept positive, in the lower.
     u64 live = 0, block, lower;
-    each(s, false, [&](u32 id, double v, float) {
-        const u64 key = v == v ? key_of(v) : ALL;
-        live++;
+    each(s, false, [&](u32 id, u64 key, float x) {
+        if (x != x) key = ALL;
+        live += (1ull << 40) + (u32)(8.0f * fminf(fmaxf(x + 1024.0f, 0.0f), 2048.0f));
         if (is_before(key, id, own.key, own.id)) own = {key, id};
     });
     sums_before(s, live, block);
-    const u64 every = cluster_sums(s, block, rank, 1, lower);
+    const u64 sums = cluster_sums(s, block, rank, 1, lower), every = sums >> 40;
     const Best most = first_of(s, own.key, own.id, rank, 0);
     const double peak = every ? value_of(most.key) : -INFINITY;
     const bool is_sound = every && most.key != ALL && peak < INFINITY;
     u32 token = most.id;
-    if (is_sound && row.number(TEMPERATURE) > 0.0) {
-        const double rate = fmin(__ddiv_rn(LOG2E, row.number(TEMPERATURE)), MOST_RATE), top_p = row.number(TOP_P);
-        Best edge = {0, ~0u};
-        for (int weighs = 0; weighs < 2; weighs++) {
-            const Limit limit = {weighs == 1, row.set[TOP_K], top_p};
-            if (weighs ? top_p < 1.0 : limit.count && limit.count < every) edge = cut(s, false, rank, peak, edge.key, edge.id, limit, rate, table);
-        }
-        token = drawn(s, rank, peak, edge, rate, table);
+    if (threadIdx.x == 0) {
+        // The bins cover twice the usual distance from the peak.
+        const float usual = (float)peak + 1024.0f - (float)(sums & ((1ull << 40) - 1)) / (8.0f * (float)every);
+        const double temperature = row.number(TEMPERATURE);
+        s.bins_a_logit = BINS / (2.2f * fmaxf(usual, 0.25f));
+        s.table = table, s.peak = peak, s.peak32 = (float)peak, s.rate = fmin(__ddiv_rn(LOG2E, temperature), MOST_RATE);
+        s.temperature = temperature, s.min_p = row.number(MIN_P), s.pace = fminf((float)(1.0 / temperature), 1e30f);
+        s.slack = 2e-3f + fabsf(s.peak32) * 3e-7f * s.pace, s.seed = mixed(mixed(row.set[SEED]) ^ row.set[POSITION]);
+        s.kept_key = 0, s.kept_id = ~0u;
+    }
+    __syncthreads();
+    if (is_sound && s.temperature > 0.0) {
+        if (row.set[TOP_K] && row.set[TOP_K] < every) cut(s, false, rank, false, row.set[TOP_K]);
+        if (row.number(TOP_P) < 1.0) cut(s, false, rank, true, 0);
+        token = drawn(s, rank);
     }
     if (rank == 0 && threadIdx.x == 0) {
         tokens[index] = is_sound ? (long long)token : -1;
         told[0] = (double)every, told[1] = most.key == ALL ? __longlong_as_double(0x7FF8000000000000ll) : peak;
     }
-    if (is_sound && row.whole(TOLD) >= 0) tell(s, rank, token, row.whole(TOLD), table, told);
+    if (is_sound && row.whole(TOLD) >= 0) tell(s, rank, token, row.whole(TOLD), told);
     // No block may end while another still reads its shared memory.
     cluster_sync();
 }
