@@ -123,7 +123,7 @@ def test_it_has_no_device_but_what_every_container_has(seen: dict[str, Any]) -> 
 
 
 def test_its_environment_holds_nothing_of_the_host(seen: dict[str, Any]) -> None:
-    assert set(seen["environment"]) - {"LC_CTYPE"} == {"PATH", "HOSTNAME", "HOME", "HF_HUB_OFFLINE"}
+    assert set(seen["environment"]) - {"LC_CTYPE"} == {"PATH", "HOSTNAME", "HOME", "HF_HUB_OFFLINE", "PYTHONNOUSERSITE"}
 
 
 def test_the_daemon_was_asked_for_nothing_on_the_never_list(live: House) -> None:
