@@ -81,7 +81,7 @@ class Environment:
 
     def _finish(self, made: Path) -> None:
         files.write_json(made / READY, {"digest": self.digest, "python": python_tag()})
-        files.put_in_place(made, self.place)
+        files.put_in_place(made, self.place, is_there=self.is_ready())
 
     def adopt(self) -> None:
         """Let this program import the environment's packages; this program's interpreter made it.

@@ -89,8 +89,13 @@ def workshop(data_dir: Path) -> Iterator[Path]:
         shutil.rmtree(shop, ignore_errors=True)
 
 
-def put_in_place(made: Path, final: Path) -> None:
-    """Rename a finished folder to its final name; an unfinished or older one there is removed first. Raises OSError."""
+def put_in_place(made: Path, final: Path, *, is_there: bool) -> None:
+    """Rename a finished folder to its final name; an unfinished or older one there is removed first. Raises OSError.
+
+    `is_there`: another clone's start was faster, and a server may run from what it made.
+    """
+    if is_there:
+        return
     final.parent.mkdir(parents=True, exist_ok=True)
     if final.exists():
         # Renamed away first: a folder that is half removed must never stand under the final name.

@@ -248,3 +248,14 @@ def test_nobody_at_the_hub_is_one_line(hub: Hub, folder: Path) -> None:
     assert done.returncode == 1
     assert "the hub or the way to it failed" in done.stderr.strip().splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def test_two_starts_that_download_to_one_folder_take_turns(hub: Hub, folder: Path) -> None:
+    hub.faults[BIG] = ["hang"]
+    words = [words_of(folder, 1) for _ in range(2)]
+    running = [subprocess.Popen(one, env=environment_of(hub, folder), stderr=subprocess.PIPE, text=True) for one in words]
+    told = [process.communicate(timeout=60)[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0]
+    assert sum("waiting for it" in text for text in told) >= 1
+    assert adapter.is_complete(folder, REVISION)
+    assert [name for name, how in hub.sent if how != "HEAD"].count("config.json") == 1

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.clone_box import processes_marked
+from recipe import files
 from recipe.record import Launch
 from recipe.runtimes.process import ProcessRuntime
 
@@ -33,3 +34,14 @@ def test_what_takes_too_long_is_ended_with_all_it_started(tmp_path: Path) -> Non
 
 def test_a_command_that_is_not_there_is_a_status(tmp_path: Path) -> None:
     assert ProcessRuntime().work(launch("no-such-command"), tmp_path, tmp_path / "log", 5, lambda: None) == 127
+
+
+def test_what_another_start_put_in_place_meanwhile_stays(tmp_path: Path) -> None:
+    made, final = tmp_path / "made", tmp_path / "final"
+    for place, text in ((made, "mine"), (final, "theirs")):
+        place.mkdir()
+        (place / "file").write_text(text)
+    files.put_in_place(made, final, is_there=True)
+    assert (final / "file").read_text() == "theirs"
+    files.put_in_place(made, final, is_there=False)
+    assert (final / "file").read_text() == "mine"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import errno
+import fcntl
 import glob
 import hashlib
 import importlib
@@ -106,8 +107,11 @@ def _complete(repository: str, revision: str, folder: Path, stall_s: float) -> s
     if closed is not None:
         owner, own = kernel.user(closed.stat().st_uid), kernel.user()
         return f"{closed} belongs to {owner} and {own} may not write there: sudo chown -R {own} {closed} gives it back"
-    facts = manifest(folder, revision)
     is_offline = os.environ.get("HF_HUB_OFFLINE") == "1"
+    if not is_offline:
+        folder.mkdir(parents=True, exist_ok=True)
+        _take_turn(folder)
+    facts = manifest(folder, revision)
     if facts is None and is_offline:
         return f"OFFLINE=1 fetches nothing and {folder / MANIFEST} is not there: copy the whole folder from a host that has it"
     facts = facts or _list(repository, revision, folder)
@@ -122,6 +126,16 @@ def _complete(repository: str, revision: str, folder: Path, stall_s: float) -> s
         shutil.rmtree(folder / PARTS, ignore_errors=True)
         files.write_json(folder / MARKER, {"revision": revision, "files": {name: _stamp(folder / name) for name in facts}})
     return f"missing or different from the hub's list: {', '.join(left)}" if left else ""
+
+
+def _take_turn(folder: Path) -> None:
+    """One program at a time writes there; the next one finds what this one brought. Held until this program ends."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.stderr.write(f"another start downloads into {folder}: waiting for it\n")
+        fcntl.flock(handle, fcntl.LOCK_EX)
 
 
 def _closed(folder: Path) -> Iterator[Path]:
@@ -146,7 +160,6 @@ def _list(repository: str, revision: str, folder: Path) -> Facts:
     facts = {one.rfilename: {"bytes": one.size, "sha256": one.lfs and one.lfs.sha256, "git": one.blob_id} for one in listed}
     if not facts:
         raise ValueError("the hub lists no file")
-    folder.mkdir(parents=True, exist_ok=True)
     files.write_json(folder / MANIFEST, {"repository": repository, "revision": revision, "files": facts})
     return facts
 

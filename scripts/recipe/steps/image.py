@@ -106,7 +106,7 @@ class ProcessImage(Image):
         (inside / "dependencies.pth").write_text("".join(f"{folder}\n" for folder in seen))
         root = str(self._job.config.root)
         files.write_json(made / READY, {"digest": self.digest, "tree": self._pin.tree_id, "root": root})
-        files.put_in_place(made, self.place)
+        files.put_in_place(made, self.place, is_there=self.is_ready())
 
     def drop_others(self, keep: Collection[str]) -> None:
         for place in self.place.parent.iterdir():
@@ -201,7 +201,7 @@ class DockerImage(Image):
         with self._faults():
             version = containers.ask(self._base, "python3", "-c", VERSION)
         self._job.command("E_IMAGE", *self._pip(shop), "--python-version", version, fetches=True).run()
-        files.put_in_place(shop / "wheels", cache)
+        files.put_in_place(shop / "wheels", cache, is_there=cache.is_dir())
 
     def _fill(self, context: Path, cache: Path) -> None:
         shutil.copytree(cache, context / "wheels", copy_function=os.link)
