@@ -19,6 +19,7 @@ from recipe.ui import Ui
 
 ROOT = Path(__file__).resolve().parents[2]
 SIGNAL_BASE = 128
+JSON_OF_THEIR_OWN = ("patches", "verify")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 Run = Callable[[Job, Sequence[str]], int]
 
@@ -67,7 +68,7 @@ def usage() -> str:
             *lines,
             f"  {'help':<{width}}  this text",
             "",
-            "DRY_RUN=1 shows what start would do. --json before the verb tells everything as JSON, one object a line.",
+            "DRY_RUN=1 shows what start would do. --json tells everything as JSON, one object a line.",
         ]
     )
 
@@ -118,9 +119,9 @@ def _place_of(error: Exception) -> str:
 
 
 def _run(arguments: Sequence[str], environment: Mapping[str, str], root: Path, ui: Ui) -> int:
-    if arguments[:1] == ["--json"]:
+    if arguments[:1] == ["--json"] or (arguments[-1:] == ["--json"] and arguments[0] not in JSON_OF_THEIR_OWN):
         ui.use_json()
-        arguments = arguments[1:]
+        arguments = arguments[1:] if arguments[0] == "--json" else arguments[:-1]
     name, words = (arguments[0], arguments[1:]) if arguments else ("start", ())
     if name in ("help", "-h", "--help"):
         ui.line(usage())

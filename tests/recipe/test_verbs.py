@@ -53,6 +53,7 @@ def test_json_is_one_object_a_line_and_the_exit_status_stays(box: Box) -> None:
     assert "I_AUTH" in codes(done.stdout)
     assert {"text": f"GLM-5.3-Flash-EXL3 is now LIVE! on port {box.port}"} in map(json.loads, done.stdout.splitlines())
     box.stop()
+    assert codes(box.run("doctor", "--json").stdout) == codes(box.run("--json", "doctor").stdout)
     failed = box.run("--json", "doctor", HOST="203.0.113.1")
     assert failed.returncode == 7
     last = json.loads(failed.stdout.splitlines()[-1])
