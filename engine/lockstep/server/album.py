@@ -15,7 +15,7 @@ from lockstep.media.source import MediaError
 from lockstep.server.body import aside
 from lockstep.server.deployment import deployment
 from lockstep.server.errors import bad_request, overloaded, unavailable
-from lockstep.server.schema import ChatMessage, MediaPart
+from lockstep.server.turns import ChatMessage, MediaPart
 from lockstep.text.placeholders import Placeholders, Shown
 from lockstep.text.template import Prompt
 
@@ -61,8 +61,7 @@ class _Found:
 async def read_album(request: Request, messages: Sequence[ChatMessage], owner: str) -> Album:
     """Decode every picture and clip. Raises ApiError 400 naming the first that cannot be used, 429 if too many wait.
 
-    Without vision one in a message of the user is refused; one in a tool's result becomes a note, so that an agent can go on.
-    """
+    Without vision one in a message of the user is refused; one in a tool's result becomes a note, so that an agent can go on."""
     site = deployment(request)
     plain, found = await aside(request, lambda: _looked_through(messages))
     if not found:

@@ -85,8 +85,7 @@ async def _show_fault(request: Request, error: Exception) -> Json:
 class Envelope:
     """Outermost layer: every response carries `x-request-id`, and HEAD is answered as GET without a body.
 
-    Requests with work begin one a turn of the event loop, so that many at once hold up neither health nor streams.
-    """
+    Requests with work begin one a turn of the event loop, so that many at once hold up neither health nor streams."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app, self._turn = app, asyncio.Lock()

@@ -1,8 +1,7 @@
 """Who may use the API: keys from a file that is read again when it changes, and peers of this machine. Knows no endpoint.
 
 A request counts as local only if nothing hints at somebody behind it: forwarding headers and names in `Host` or `Origin` can take that
-away, and only a proxy named by `--trusted-proxy` can give it.
-"""
+away, and only a proxy named by `--trusted-proxy` can give it."""
 
 from __future__ import annotations
 
@@ -157,8 +156,7 @@ def _is_loopback(address: _Address | None) -> bool:
 def _is_from_here(headers: Headers) -> bool:
     """False for a page of another site in a browser of this machine: by its `Origin`, or by a name that it made point to loopback.
 
-    Nobody can make an address or a name without a dot point elsewhere.
-    """
+    Nobody can make an address or a name without a dot point elsewhere."""
     host, origin = _name(f"//{headers.get('host', 'localhost')}"), headers.get("origin")
     is_fixed = _address(host) is not None or (host != "" and "." not in host)
     return (is_fixed or _is_loopback_name(host)) and (origin is None or _is_loopback_name(_name(origin)))

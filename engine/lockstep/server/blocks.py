@@ -1,8 +1,7 @@
 """A generation as blocks, whole or as named events: a thought, a text, a call, one after the other. How they are worded is the
 dialect's matter.
 
-The whole form is what the events add up to.
-"""
+The whole form is what the events add up to."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing

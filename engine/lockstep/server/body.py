@@ -1,11 +1,12 @@
 """Request bodies: bytes to a validated model, or a 4xx that says what to change. Knows no endpoint.
 
-Stricter than `json.loads`: no NaN, no Infinity, no repeated keys, no half characters, bounded size and depth.
-"""
+Stricter than `json.loads`: no NaN, no Infinity, no repeated keys, no half characters, bounded size and depth."""
 
 import asyncio
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -143,16 +144,18 @@ def _check_surrogates(value: Any) -> None:
         raise bad_request(message, code="invalid_json") from None
 
 
-def validate(value: dict[str, Any], kind: type[Model]) -> Model:
-    """`value` as `kind`. Raises ApiError 400 for the first fault, naming the field in `param`."""
+def validate(value: dict[str, Any], kind: type[Model], names: Mapping[str, str] = MappingProxyType({})) -> Model:
+    """`value` as `kind`. Raises ApiError 400 for the first fault, naming the field in `param`, by what `names` calls it if it does."""
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        raise _from_fault(error.errors(include_url=False)[0], value) from None
+        fault = error.errors(include_url=False)[0]
+        param = _path(fault["loc"])
+        root = re.split(r"[.\[]", param or "")[0]
+        raise _from_fault(fault, value, names.get(root, root) + param[len(root) :] if param else None) from None
 
 
-def _from_fault(fault: ErrorDetails, body: dict[str, Any]) -> ApiError:
-    param = _path(fault["loc"])
+def _from_fault(fault: ErrorDetails, body: dict[str, Any], param: str | None) -> ApiError:
     context = fault.get("ctx", {})
     if fault["type"] == "unsupported":
         name = context["field"]

@@ -15,9 +15,10 @@ from lockstep.server.generation import Generation, PromptIds, engine_request, lo
 from lockstep.server.logprobs import Rows, chat_logprobs
 from lockstep.server.replies import Choice, reply_events, whole_reply
 from lockstep.server.route import Route
-from lockstep.server.schema import ChatBody, ChatMessage, TokenizeBody
+from lockstep.server.schema import ChatBody, TokenizeBody
 from lockstep.server.stream import EventStream, unless_client_leaves
 from lockstep.server.structured import reply_grammar
+from lockstep.server.turns import ChatMessage
 from lockstep.text.errors import TextError
 from lockstep.text.reply import Delta, ReplyText
 from lockstep.text.template import Prompt
@@ -86,8 +87,7 @@ async def chat_prompt(
 ) -> Prompt:
     """The ids a conversation becomes; the one way to them, for replies and for `/tokenize`. Raises ApiError 400 far past `limit` tokens.
 
-    `owner` see `ChatTemplate.prompt`.
-    """
+    `owner` see `ChatTemplate.prompt`."""
     site = deployment(request)
     thinking = choose_thinking(site.thinking, body.thinking_switch, body.effort)
     album = await read_album(request, messages, owner)

@@ -16,8 +16,7 @@ Spoken = tuple[int, Delta | None]
 async def side_by_side(generations: Sequence[Generation]) -> AsyncGenerator[Spoken, None]:
     """Deltas as they come with their generation's place, None at its end. Raises ApiError for the first that fails; then all end.
 
-    At most as many as the engine has slots are asked for at once, so that one request never fills the queue.
-    """
+    At most as many as the engine has slots are asked for at once, so that one request never fills the queue."""
     if len(generations) == 1:
         async with aclosing(generations[0].deltas()) as deltas:
             async for delta in deltas:

@@ -21,8 +21,7 @@ READ_S = 60.0
 class Connection(HttpToolsProtocol):
     """Refuses with 408 who is silent in the middle of a request, with 431 a head that is too large, with 503 one connection too many.
 
-    Who does not read its reply is cut.
-    """
+    Who does not read its reply is cut."""
 
     _late: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None

@@ -62,8 +62,9 @@ Deleted = _shape("Deleted", id=str, object=str, deleted=bool)
 ModelCard = _shape(
     "ModelCard", id=str, object=Literal["model"], created=int, owned_by=str, root=str, max_model_len=int, context_length=int,
     input_modalities=list[str],
+    type=Literal["model"], display_name=str, created_at=str, max_input_tokens=int, max_tokens=int,
 )  # fmt: skip
-ModelList = _shape("ModelList", object=Literal["list"], data=list[ModelCard])
+ModelList = _shape("ModelList", object=Literal["list"], data=list[ModelCard], has_more=bool, first_id=str, last_id=str)
 Tokens = _shape("Tokens", count=int, max_model_len=int, tokens=list[int], token_strs=_maybe(list[str]))
 TokenizerInfo = _shape("TokenizerInfo", eos_token=str, bos_token=_TEXT, pad_token=str, chat_template=str, vocab_size=int, max_model_len=int)
 Text = _shape("Text", prompt=str)

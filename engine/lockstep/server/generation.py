@@ -55,8 +55,7 @@ def check_ids(site: Deployment, ids: Sequence[int], param: str) -> None:
 class PromptIds:
     """A prompt and what is known of it: the field it came in, who may share its states (`Namespaces`), where others may branch off.
 
-    `owner` is the label of the key it came with. `close_after` and `grammar` see `EngineRequest`.
-    """
+    `owner` is the label of the key it came with. `close_after` and `grammar` see `EngineRequest`."""
 
     ids: Sequence[int]
     param: str
@@ -81,8 +80,7 @@ def engine_request(
 
     `name` is its id. Of several choices each has a seed of its own.
 
-    Raises ApiError 400 if prompt and reply do not fit the window.
-    """
+    Raises ApiError 400 if prompt and reply do not fit the window."""
     prompt_ids, param = prompt.ids, prompt.param
     room = site.context - len(prompt_ids)
     if room < (wanted or 1):
@@ -157,8 +155,7 @@ class Generation:
     """A reply under way. Iterate `deltas` to its end, then read `finish_reason` and `figures()`.
 
     `choice` counts those of one prompt. `shown` bounds the reply's tokens below what the engine makes: it always makes one, for a request
-    that wants its prompt only too.
-    """
+    that wants its prompt only too."""
 
     def __init__(
         self,
@@ -185,8 +182,7 @@ class Generation:
     async def deltas(self) -> AsyncGenerator[Delta, None]:
         """One delta for each round that brought tokens, empty if its text is held back. Raises ApiError.
 
-        A closed iterator ends the request in the engine.
-        """
+        A closed iterator ends the request in the engine."""
         site = self._site
         site.require_ready()
         limit = self.slots + site.options.max_queued

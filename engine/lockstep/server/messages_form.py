@@ -18,6 +18,11 @@ _OWN = {
     "model", "max_tokens", "messages", "system", "stop_sequences", "tools", "tool_choice", "thinking", "output_config",
     "context_management", "n",
 }  # fmt: skip
+# Fields of chat as they are called here, for who sent them.
+_NAMES = {
+    "stop": "stop_sequences", "reasoning_effort": "output_config.effort", "thinking_budget": "thinking.budget_tokens",
+    "response_format": "output_config.format",
+}  # fmt: skip
 _KEPT_THOUGHTS = {"type": "clear_thinking_20251015", "keep": "all"}
 
 
@@ -54,7 +59,7 @@ def chat_form(body: MessagesBody, thinks: bool) -> ChatBody:
     edits = (body.context_management or {}).get("edits") or []
     if not isinstance(edits, list) or any(edit != _KEPT_THOUGHTS for edit in edits):
         _refuse("context_management", f"has edits that are not served; needed: none, or {_KEPT_THOUGHTS}")
-    return validate(chat, ChatBody)
+    return validate(chat, ChatBody, _NAMES)
 
 
 def _refuse(where: str, words: str) -> NoReturn:
@@ -123,6 +128,8 @@ def _told(places: list[tuple[Any, str]], role: str) -> list[dict[str, Any]]:
 def _part(block: Any, where: str) -> dict[str, Any]:
     """A text or a picture. A picture keeps the name of its place, for what is wrong with it."""
     if not isinstance(block, dict) or block.get("type") != "image":
+        if isinstance(block, dict) and block.get("type") in ("document", "search_result", "container_upload"):
+            _refuse(where, f"is a {block['type']}, which is not served; needed: text or an image")
         return {"type": "text", "text": _text(block, where)}
     source = block.get("source")
     match source:

@@ -1,8 +1,7 @@
 """Metrics: one table of families, published under our own prefix and, where a name exists, under vLLM's. Knows no endpoint.
 
 Gauges and counters are read from the engine's last snapshot when scraped; histograms are fed by finished requests. A family that
-is not measured is left out.
-"""
+is not measured is left out."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass

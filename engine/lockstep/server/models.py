@@ -1,5 +1,6 @@
 """`GET /v1/models`. Answers while the engine loads: clients ask here first."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -15,7 +16,9 @@ router = APIRouter(route_class=Route, tags=["models"])
 @router.get("/models", response_model=ModelList, responses=errors(401), include_in_schema=False)
 async def list_models(request: Request) -> dict[str, Any]:
     """What is served."""
-    return {"object": "list", "data": [_card(deployment(request))]}
+    site = deployment(request)
+    # Anthropic's clients turn pages by the last three.
+    return {"object": "list", "data": [_card(site)], "has_more": False, "first_id": site.options.name, "last_id": site.options.name}
 
 
 @router.get("/v1/models/{name:path}", response_model=ModelCard, responses=errors(401, 404))
@@ -32,6 +35,11 @@ def _card(site: Deployment) -> dict[str, Any]:
         "object": "model",
         "created": site.created,
         "owned_by": "lockstep",
+        "type": "model",
+        "display_name": site.options.name,
+        "created_at": datetime.fromtimestamp(site.created, UTC).isoformat(),
+        "max_input_tokens": site.context,
+        "max_tokens": site.options.max_tokens,
         "root": site.options.name,
         "max_model_len": site.context,
         "context_length": site.context,

@@ -20,8 +20,7 @@ class NamespaceError(LockstepError):
 class Namespaces:
     """Names under a secret of this server. With a `folder` for states that outlive it, the secret lies there, readable to its owner only.
 
-    Labels of keys mean something only within one key file, so states outlive a server only as long as `keys` stay the same.
-    """
+    Labels of keys mean something only within one key file, so states outlive a server only as long as `keys` stay the same."""
 
     def __init__(self, folder: Path | None = None, keys: Path | None = None) -> None:
         self._secret = secrets.token_bytes(_SECRET_BYTES)

@@ -1,8 +1,7 @@
 """The process that reads large bodies: `python -m lockstep.server.reader`, and the front's end of it. Knows no endpoint.
 
 Reading megabytes of JSON holds the interpreter for a long time; done elsewhere, health and running streams do not feel it. In: pairs of
-frames, the name of a model and a body. Out: one frame each, a pickled model or what a client is told. A frame is its length and data.
-"""
+frames, the name of a model and a body. Out: one frame each, a pickled model or what a client is told. A frame is its length and data."""
 
 import asyncio
 import importlib

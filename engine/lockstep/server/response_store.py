@@ -11,8 +11,7 @@ MOST_ENTRIES, MOST_BYTES, TOKEN_BYTES = 1024, 256 << 20, 16
 class Stored:
     """A reply, and all items of its conversation up to and with its own. Only its `owner` may see it.
 
-    `size` counts bytes as they were sent, and TOKEN_BYTES for each token of a reply.
-    """
+    `size` counts bytes as they were sent, and TOKEN_BYTES for each token of a reply."""
 
     reply: dict[str, Any]
     items: tuple[dict[str, Any], ...]

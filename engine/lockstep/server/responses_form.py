@@ -68,12 +68,8 @@ def chat_form(body: ResponsesBody, earlier: Sequence[Item]) -> ChatBody:
     chat["messages"] = messages or [{"role": "user", "content": ""}]
     chat["stream"], chat["reasoning_effort"] = body.stream, (body.reasoning or {}).get("effort")
     chat["response_format"] = _format((body.text or {}).get("format"))
-    tools = _tools(body.tools or ())
-    choice, allowed = _choice(body.tool_choice)
-    if allowed is not None:
-        tools = [tool for tool in tools if tool["function"].get("name") in allowed]
-    chat |= {"tools": tools or None, "tool_choice": choice}
-    return validate(chat, ChatBody)
+    chat |= {"tools": _tools(body.tools or ()) or None, "tool_choice": body.tool_choice}
+    return validate(chat, ChatBody, {"reasoning_effort": "reasoning.effort", "response_format": "text.format"})
 
 
 def _refuse(where: str, words: str) -> NoReturn:
@@ -147,13 +143,3 @@ def _tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
         for tool in tools
         if tool.get("type") == "function"
     ]
-
-
-def _choice(choice: Any) -> tuple[Any, list[Any] | None]:
-    """Chat's word for it, and the names it allows if not all."""
-    match choice:
-        case {"type": "function", "name": str(name)}:
-            return {"type": "function", "function": {"name": name}}, None
-        case {"type": "allowed_tools", "tools": list(allowed)}:
-            return choice.get("mode", "auto"), [tool.get("name") for tool in allowed if isinstance(tool, dict)]
-    return choice, None

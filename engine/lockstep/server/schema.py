@@ -1,19 +1,18 @@
 """Request bodies as the API takes them. Knows bounds and shapes; what a field does is decided elsewhere.
 
 Strict types: no numeric strings, no truthy strings, no bool as number. Null stands for the default. Unknown fields are ignored,
-except those that `unsupported` lists.
-"""
+except those that `unsupported` lists."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StringConstraints, model_validator
-from pydantic_core import PydanticCustomError
 
 from lockstep.core.types import PRIORITIES, PRIORITY_TOKENS
 from lockstep.server.outputform import Choice, ResponseFormat, Schema, StructuredOutputs, Text
 from lockstep.server.toolform import ToolChoice, ToolList
+from lockstep.server.turns import Messages, fault
 from lockstep.server.unsupported import UNSUPPORTED, refuse_unsupported
 
 INT64 = 1 << 63
@@ -30,20 +29,16 @@ TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 
 
-def _fault(words: str) -> PydanticCustomError:
-    return PydanticCustomError("needed", "{words}", {"words": words})
-
-
 def _stop_list(value: Any) -> Any:
     stops = [value] if isinstance(value, str) else value
     if stops is not None and (not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops)):
-        raise _fault("a string or a list of strings, none of them empty")
+        raise fault("a string or a list of strings, none of them empty")
     return stops
 
 
 def _biases(value: Any) -> Any:
     if value is not None and (not isinstance(value, dict) or len(value) > MAX_BIASES or not all(map(_is_bias, value.items()))):
-        raise _fault(f"an object of at most {MAX_BIASES} numbers from -100 to 100 by token id")
+        raise fault(f"an object of at most {MAX_BIASES} numbers from -100 to 100 by token id")
     return value
 
 
@@ -55,7 +50,7 @@ def _is_bias(entry: tuple[Any, Any]) -> bool:
 def _priority(value: Any) -> Any:
     number = PRIORITY_WORDS.get(value, value) if isinstance(value, str) else value
     if value is not None and (type(number) is not int or number not in PRIORITIES):
-        raise _fault(f"{', '.join(PRIORITY_WORDS)}, or a whole number from {PRIORITIES[0]} to {PRIORITIES[-1]}")
+        raise fault(f"{', '.join(PRIORITY_WORDS)}, or a whole number from {PRIORITIES[0]} to {PRIORITIES[-1]}")
     return number
 
 
@@ -64,7 +59,7 @@ def _thinking_switch(value: Any) -> Any:
     if isinstance(value, dict):
         value = {"enabled": True, "disabled": False}.get(str(value.get("type")), "unknown")
     if value is not None and not isinstance(value, bool):
-        raise _fault('true, false, {"type": "enabled"} or {"type": "disabled"}')
+        raise fault('true, false, {"type": "enabled"} or {"type": "disabled"}')
     return value
 
 
@@ -184,85 +179,6 @@ class GenerationBody(Body):
         return bool(self.include_usage and self.stream_options and self.stream_options.continuous_usage_stats)
 
 
-class TextPart(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore")
-    type: Literal["text"]
-    text: str
-
-
-class MediaSource(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore")
-    url: str
-    detail: Literal["auto", "low", "high"] | None = None
-
-
-class MediaPart(BaseModel):
-    """A picture or clip as a data URL. `detail` low makes a picture small, of about 512 x 512 pixels."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
-    type: Literal["image_url", "video_url"]
-    image_url: str | MediaSource | None = None
-    place: str | None = Field(None, description="How to name the part in an error, if it came in other words.")
-    video_url: str | MediaSource | None = None
-
-    @property
-    def _source(self) -> str | MediaSource:
-        return (self.image_url if self.type == "image_url" else self.video_url) or ""
-
-    @property
-    def address(self) -> str:
-        return self._source if isinstance(self._source, str) else self._source.url
-
-    @property
-    def detail(self) -> str | None:
-        return None if isinstance(self._source, str) else self._source.detail
-
-
-def _content(value: Any) -> Any:
-    if isinstance(value, list):
-        for place, part in enumerate(value):
-            _check_part(part, place)
-    elif value is not None and not isinstance(value, str):
-        raise _fault("a string, a list of text parts or null")
-    return value
-
-
-def _check_part(part: Any, place: int) -> None:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if kind in ("image_url", "video_url"):
-        source = part.get(kind)
-        source = {"url": source} if isinstance(source, str) else source
-        if not isinstance(source, dict) or not isinstance(source.get("url"), str):
-            raise _fault(f'parts of the form {{"type": "{kind}", "{kind}": {{"url": "data:..."}}}}; part {place} is not')
-        if source.get("detail") not in (None, "auto", "low", "high"):
-            raise _fault(f"`detail` one of auto, low and high; part {place} has another")
-    elif isinstance(kind, str) and kind != "text" and len(kind) <= 40:
-        raise _fault(f"parts of type text, image_url and video_url; part {place} has the type {kind}")
-    elif kind != "text" or not isinstance(part.get("text"), str):
-        raise _fault(f'parts of the form {{"type": "text", "text": "..."}}; part {place} is not')
-
-
-class ChatMessage(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore")
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | list[TextPart | MediaPart] | None, BeforeValidator(_content)] = None
-    reasoning_content: str | None = Field(None, description="Earlier reasoning of an assistant turn.")
-    reasoning: str | None = None
-    tool_calls: list[Any] | None = Field(None, description="Earlier calls. One that no tool could have got is left out with its result.")
-    tool_call_id: str | None = None
-
-    @model_validator(mode="after")
-    def _who_may_be_silent(self) -> ChatMessage:
-        if self.content is None and self.role not in ("assistant", "tool"):
-            raise _fault(f"`content` in a message of role {self.role}: a string or a list of text parts")
-        if self.role not in ("user", "tool") and isinstance(self.content, list) and not all(isinstance(p, TextPart) for p in self.content):
-            raise _fault(f"pictures and clips in messages of role user and tool only, not {self.role}")
-        return self
-
-
-Messages = Annotated[list[ChatMessage], Field(min_length=1, max_length=1 << 14)]
-
-
 class ThinkingBody(Body):
     """What decides about thinking. The plain switches win over efforts, the top level over `chat_template_kwargs`."""
 
@@ -273,6 +189,17 @@ class ThinkingBody(Body):
     thinking_budget: int | None = Field(None, ge=-1, le=MAX_TOKEN_ID, description="Tokens of thought before it is closed. -1: no bound.")
     thinking_token_budget: int | None = Field(None, ge=-1, le=MAX_TOKEN_ID, description="The same.")
     reasoning_budget: int | None = Field(None, ge=-1, le=MAX_TOKEN_ID, description="The same.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_what_stands_in_objects(cls, value: dict[str, Any]) -> dict[str, Any]:
+        """`thinking.budget_tokens` and `reasoning.effort`, where others have them; a plain field wins."""
+        found = {}
+        for name, holder, word in (("thinking_budget", "thinking", "budget_tokens"), ("reasoning_effort", "reasoning", "effort")):
+            told = value.get(holder)
+            if isinstance(told, dict) and value.get(name) is None and told.get(word) is not None:
+                found[name] = told[word]
+        return value | found
 
     @property
     def budget(self) -> int | None:
@@ -306,14 +233,17 @@ class ToolsBody(Body):
     @property
     def offered_tools(self) -> list[dict[str, Any]]:
         """Tools the prompt shows and the reply may call."""
-        return [] if self.tool_choice == "none" else self.tools or []
+        names = self.tool_choice.get("names") if isinstance(self.tool_choice, dict) else None
+        tools = [] if self.tool_choice == "none" else self.tools or []
+        return tools if names is None else [tool for tool in tools if tool["function"]["name"] in names]
 
     @property
     def forced_tool(self) -> str | None:
         """Name of the tool that the reply has to call, nothing for any of them; None if it need not call."""
-        if isinstance(self.tool_choice, dict):
-            return self.tool_choice["name"]
-        return "" if self.tool_choice == "required" else None
+        choice = self.tool_choice
+        if isinstance(choice, dict) and "name" in choice:
+            return choice["name"]
+        return "" if (choice["mode"] if isinstance(choice, dict) else choice) == "required" else None
 
 
 class ChatBody(GenerationBody, ThinkingBody, ToolsBody):
@@ -332,9 +262,9 @@ class ChatBody(GenerationBody, ThinkingBody, ToolsBody):
     @model_validator(mode="after")
     def _what_needs_another(self) -> ChatBody:
         if self.top_logprobs and not self.logprobs:
-            raise _fault("`logprobs` true beside `top_logprobs`")
+            raise fault("`logprobs` true beside `top_logprobs`")
         if self.continue_final_message and self.messages[-1].role != "assistant":
-            raise _fault("a last message of role assistant for `continue_final_message` to go on with")
+            raise fault("a last message of role assistant for `continue_final_message` to go on with")
         return self
 
 
@@ -345,12 +275,12 @@ def _prompts(value: Any) -> Any:
     """A list of prompts, whatever the form of the field: text, ids, or a list of either."""
     prompts = value if isinstance(value, list) and value and all(isinstance(item, str | list) for item in value) else [value]
     if len(prompts) > MAX_PROMPTS:
-        raise _fault(f"at most {MAX_PROMPTS} prompts a request; {len(prompts)} were sent. Send several requests")
+        raise fault(f"at most {MAX_PROMPTS} prompts a request; {len(prompts)} were sent. Send several requests")
     for prompt in prompts:
         if not isinstance(prompt, str | list) or (isinstance(prompt, list) and any(type(item) is not int for item in prompt)):
-            raise _fault("a string, a list of token ids, or a list of either")
+            raise fault("a string, a list of token ids, or a list of either")
         if not prompt:
-            raise _fault("at least one character or token id")
+            raise fault("at least one character or token id")
     return prompts
 
 
@@ -387,7 +317,7 @@ class TokenizeBody(ThinkingBody, ToolsBody):
     @model_validator(mode="after")
     def _one_of_two(self) -> TokenizeBody:
         if (self.prompt is None) == (self.messages is None):
-            raise _fault("exactly one of `prompt` and `messages`")
+            raise fault("exactly one of `prompt` and `messages`")
         refuse_unsupported({key: value for key, value in (self.model_extra or {}).items() if key in UNSUPPORTED})
         return self
 

@@ -1,7 +1,6 @@
 """Replies over a connection that can break: server-sent events, keep-alives, and the end of work nobody waits for.
 
-Knows bytes and errors; what an event says is the endpoint's matter.
-"""
+Knows bytes and errors; what an event says is the endpoint's matter."""
 
 from __future__ import annotations
 
@@ -59,8 +58,7 @@ class EventStream(Response):
     """Sends what `source` yields. Nothing is sent before the first event or the first silent spell, so a refusal still has its status.
 
     Once headers are out, an ApiError becomes the event that `failure` makes of it. A client that leaves closes `source`. Silence is filled
-    with comments, behind the first event with `alive`.
-    """
+    with comments, behind the first event with `alive`."""
 
     def __init__(
         self,

@@ -22,8 +22,7 @@ INVALID_GRAMMAR = "invalid_grammar"
 async def reply_grammar(request: Request, body: GenerationBody, in_reasoning: bool = False) -> Grammar | None:
     """The grammar that `body` asks for, behind the reasoning if the reply begins with one; None for a reply of any form.
 
-    Raises ApiError: 400 for a grammar that cannot be used, 429 if too many wait to be compiled, 500 if the compiler is out of order.
-    """
+    Raises ApiError: 400 for a grammar that cannot be used, 429 if too many wait to be compiled, 500 if the compiler is out of order."""
     site, param = deployment(request), "response_format"
     try:
         asked = asked_form({name: getattr(body, name) for name in FIELDS})

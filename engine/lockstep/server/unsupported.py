@@ -1,7 +1,6 @@
 """Fields of other servers that change a reply and that this server does not serve yet. Refused by name, never ignored.
 
-One table: the values that change nothing, and what a client should do instead. A field that is served leaves the table.
-"""
+One table: the values that change nothing, and what a client should do instead. A field that is served leaves the table."""
 
 from typing import Any
 

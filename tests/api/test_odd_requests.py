@@ -1,0 +1,110 @@
+"""Requests that are odd but legal mean what their plain form means, and what is refused is called as its sender called it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from pydantic import BaseModel
+
+from api.test_faults import BODIES, CHAT, HI, MESSAGES, RESPONSES, ask
+from fixtures.fronts import Front
+from fixtures.tool_replies import TOOLS
+
+QUESTION: list[Any] = [{"role": "user", "content": "What is the weather in Rome?"}]
+
+
+class Weather(BaseModel):
+    """Weather of a city"""
+
+    city: str
+
+
+ODD_BUT_LEGAL: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    (CHAT, {"messages": [*HI, {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}, *HI]},
+     {"messages": [*HI, {"role": "assistant", "content": "No."}, *HI]}),
+    (CHAT, {"messages": [{"role": "developer", "content": "Be."}, *HI]}, {"messages": [{"role": "system", "content": "Be."}, *HI]}),
+    (CHAT, {"thinking": {"type": "enabled", "budget_tokens": 3}}, {"thinking": True, "thinking_budget": 3}),
+    (CHAT, {"reasoning": {"effort": "low"}}, {"reasoning_effort": "low"}),
+    (CHAT, {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": TOOLS[:1]}}},
+     {"tools": TOOLS[:1]}),
+    (CHAT, {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "now"}]}},
+     {"tools": [tool for tool in TOOLS if tool["function"]["name"] == "now"]}),
+    (CHAT, {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True}, {}),
+    (CHAT, dict.fromkeys(("tools", "tool_choice", "stop", "n", "seed", "stream", "response_format", "logit_bias", "audio", "user")), {}),
+    (RESPONSES, {"input": [{"role": "developer", "content": [{"type": "input_text", "text": "Be."}]}, {"role": "user", "content": "hi"}]},
+     {"instructions": "Be."}),
+    (MESSAGES, {"system": [{"type": "text", "text": "Be.", "cache_control": {"type": "ephemeral", "ttl": "1h"}}]}, {"system": "Be."}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "odd", "plain"), ODD_BUT_LEGAL)
+def test_what_is_odd_but_legal_means_what_the_plain_form_means(front: Front, path: str, odd: dict[str, Any], plain: dict[str, Any]) -> None:
+    replies = [ask(front, path, return_token_ids=True, **fields)["lockstep"] for fields in (odd, plain)]
+    assert replies[0]["prompt_token_ids"] == replies[1]["prompt_token_ids"]
+    assert replies[0].get("thinking_budget_used_up") == replies[1].get("thinking_budget_used_up")
+
+
+MISNAMED: list[tuple[str, dict[str, Any], str]] = [
+    (MESSAGES, {"stop_sequences": [""]}, "stop_sequences"),
+    (MESSAGES, {"output_config": {"effort": "extreme"}}, "output_config.effort"),
+    (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": -5}}, "thinking.budget_tokens"),
+    (RESPONSES, {"reasoning": {"effort": "extreme"}}, "reasoning.effort"),
+    (RESPONSES, {"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.json_schema.schema"),
+    (CHAT, {"tool_choice": {"type": "allowed_tools", "tools": 5}}, "tool_choice"),
+]
+
+
+@pytest.mark.parametrize(("path", "fields", "name"), MISNAMED)
+def test_a_field_is_named_as_the_client_called_it(front: Front, path: str, fields: dict[str, Any], name: str) -> None:
+    reply = front.http.post(path, json=BODIES[path] | fields)
+    assert reply.status_code == 400
+    assert f"`{name}`" in reply.json()["error"]["message"]
+
+
+def test_helpers_of_the_official_clients_run_to_their_end(embedded: Front) -> None:
+    """Parsed replies, streams with their final objects, and a loop of calls and results, all by the clients' own code."""
+    client = openai.OpenAI(base_url=embedded.url + "/v1", api_key="none", max_retries=0)
+    common: dict[str, Any] = {"model": "glm-5.3-flash", "temperature": 0}
+    tool = openai.pydantic_function_tool(Weather)
+    parsed = client.chat.completions.parse(messages=QUESTION, response_format=Weather, max_tokens=80, **common).choices[0].message.parsed
+    assert isinstance(parsed, Weather)
+    with client.chat.completions.stream(messages=QUESTION, tools=[tool], tool_choice="required", max_tokens=80, **common) as stream:
+        kinds = {event.type for event in stream}
+        calls = stream.get_final_completion().choices[0].message.tool_calls or []
+    assert "tool_calls.function.arguments.done" in kinds
+    assert [type(call.function.parsed_arguments) for call in calls] == [Weather]
+    with client.responses.stream(input="hi", text_format=Weather, max_output_tokens=80, **common) as told:
+        kinds = {event.type for event in told}
+        assert isinstance(told.get_final_response().output_parsed, Weather)
+    assert {"response.created", "response.output_text.delta", "response.completed"} <= kinds
+    assert client.models.retrieve("glm-5.3-flash").id == client.models.list().data[0].id
+
+
+def test_helpers_of_anthropics_client_run_to_their_end(embedded: Front) -> None:
+    client = anthropic.Anthropic(base_url=embedded.url, api_key="none", max_retries=0)
+    asked: list[str] = []
+
+    @anthropic.beta_tool
+    def get_weather(city: str) -> str:
+        """Weather of a city"""
+        asked.append(city)
+        return "sunny, 21 degrees"
+
+    common: dict[str, Any] = {"model": "claude-anything", "max_tokens": 100, "messages": QUESTION}
+    turns = [message.stop_reason for message in client.beta.messages.tool_runner(tools=[get_weather], max_iterations=3, **common)]
+    assert turns == ["tool_use", "end_turn"]
+    assert asked == ["Rome"]
+    with client.messages.stream(thinking={"type": "enabled", "budget_tokens": 1024}, **common) as stream:
+        kinds = {event.type for event in stream}
+        blocks = [block.type for block in stream.get_final_message().content]
+    assert {"message_start", "content_block_stop", "message_stop"} <= kinds
+    assert blocks[0] == "thinking"
+    assert isinstance(client.messages.parse(output_format=Weather, **common).parsed_output, Weather)
+    shown = client.models.list().data[0]
+    assert (shown.id, shown.display_name, shown.type) == ("glm-5.3-flash", "glm-5.3-flash", "model")
+    batch: Any = {"custom_id": "1", "params": common}
+    with pytest.raises(anthropic.NotFoundError, match="There is nothing at /v1/messages/batches"):
+        client.messages.batches.create(requests=[batch])
