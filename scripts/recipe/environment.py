@@ -55,19 +55,13 @@ class Environment:
         made, listed = shop / self._name, self._lock
         python = str(made / "bin" / "python")
         job = self._job
+        listing = []
         if self._torch:
             listed = shop / f"{self._name}.list"
+            said = f"put {self._lock} without torch, of which {self._torch.version} is there, into {listed}"
+            listing = [Task(said, lambda: self._list(listed))]
         return (
-            *(
-                [
-                    Task(
-                        f"put {self._lock} without torch, of which {self._torch.version} is there, into {listed}",
-                        lambda: self._list(listed),
-                    )
-                ]
-                if self._torch
-                else []
-            ),
+            *listing,
             job.command("E_VENV", sys.executable, "-m", "venv", str(made), fetches=True),
             # pip's note about a later pip would be the last line, in place of why it failed
             job.command(
@@ -93,11 +87,8 @@ class Environment:
             site.addsitedir(str(made / self.packages.relative_to(self.place)))
 
     def _earlier(self) -> Path | None:
-        made = [
-            place
-            for place in self.place.parent.glob(f"{self._name}-*")
-            if (files.read_json(place / READY) or {}).get("python") == python_tag()
-        ]
+        there = self.place.parent.glob(f"{self._name}-*")
+        made = [place for place in there if (files.read_json(place / READY) or {}).get("python") == python_tag()]
         return max(made, key=lambda place: place.stat().st_mtime, default=None)
 
 

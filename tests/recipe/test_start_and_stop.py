@@ -268,3 +268,14 @@ def test_another_profile_is_told_as_one_difference(box: Box) -> None:
     box.run()
     told = [line for line in box.run("status", PROFILE="", CONTEXT="9999").stdout.splitlines() if line.startswith("differs:")]
     assert [line.split()[1] for line in told] == ["PROFILE:", "CONTEXT:"]
+
+
+def test_a_server_of_an_earlier_build_is_reattached_and_told_so(box: Box) -> None:
+    box.run()
+    first = box.record["launch"]["build"]
+    assert "build" not in box.run().stderr
+    box.set_engine("second")
+    done = box.run()
+    assert done.returncode == 0, done.stderr
+    assert f"[W_DIFFERS] the server runs build {first}, the files here make" in done.stderr
+    assert box.record["launch"]["build"] == first

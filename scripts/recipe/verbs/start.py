@@ -91,12 +91,16 @@ def doctor(job: Job, words: Sequence[str]) -> int:
     return 0
 
 
-def _earlier(job: Job) -> Launch:
+def _present_build(job: Job) -> str:
+    """The build that the present files and settings make; empty where they make none, which is a reason to go back, not an obstacle."""
     try:
-        present = _preparation(job, None, serves=False).launch.build
+        return _preparation(job, None, serves=False).launch.build
     except Failure:
-        # Files that cannot be built are a reason to go back, not an obstacle.
-        present = ""
+        return ""
+
+
+def _earlier(job: Job) -> Launch:
+    present = _present_build(job)
     for launch in records.lived(job.places.state_dir):
         if launch.build != present:
             return launch
@@ -302,5 +306,8 @@ def _reattach(job: Job, running: Record) -> int:
         job.ui.inform("W_OPEN_BIND", f"HOST={launch.host} AUTH=open")
     for difference in launching.differences(launch, job.config):
         job.ui.inform("W_DIFFERS", difference)
+    present = _present_build(job) if launch.settings.get("PROFILE") == job.config.text("PROFILE") else ""
+    if present not in ("", launch.build):
+        job.ui.inform("W_DIFFERS", f"the server runs build {launch.build}, the files here make {present}")
     plan.carry_out((SmokeStep(job, launch, lambda: running),), job.ui, first=STEPS, total=STEPS)
     return 0
