@@ -3,12 +3,17 @@
 import asyncio
 import re
 import secrets
+from collections.abc import Sequence
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
-from fastapi.responses import Response
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import lockstep
@@ -17,7 +22,6 @@ from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.errors import ApiError, failed, in_words_of
 from lockstep.server.messages_form import MessagesBody
 from lockstep.server.responses_form import ResponsesBody
-from lockstep.server.route import Route
 from lockstep.server.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from lockstep.server.stream import Json
 
@@ -27,27 +31,40 @@ _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 def build_app(site: Deployment) -> ASGIApp:
     """The application of one deployment. Every route asks who is there; `auth.OPEN_PATHS` are all that answer anyone."""
-    unserved = {"openapi_url": None, "docs_url": None, "redoc_url": None, "redirect_slashes": False}
-    app = FastAPI(title="lockstep", version=lockstep.__version__, **unserved)
+    routers = [family.router for family in (chat, completions, responses, messages, models, tokenize, health, metrics, page)]
+    routes = [_route(route) for router in [*routers, _document_router(routers)] for route in router.routes if isinstance(route, APIRoute)]
+    shown = {ApiError: _show_api_error, HTTPException: _show_http_error, Exception: _show_fault}
+    app = Starlette(routes=routes, exception_handlers=shown)
+    app.router.redirect_slashes = False
     app.state.deployment = site
-    for family in (chat, completions, responses, messages, models, tokenize, health, metrics, page):
-        app.include_router(family.router)
-    app.include_router(_document_router(app))
-    app.add_exception_handler(ApiError, _show_api_error)
-    app.add_exception_handler(HTTPException, _show_http_error)
-    app.add_exception_handler(Exception, _show_fault)
     return Envelope(app)
 
 
-def _document_router(app: FastAPI) -> APIRouter:
-    router = APIRouter(route_class=Route, include_in_schema=False)
+def _route(described: APIRoute) -> Route:
+    """A route as it is served: past the key, straight to its endpoint with the request and the names in its path."""
+    endpoint = described.endpoint
+
+    async def handle(request: Request) -> Response:
+        deployment(request).access.check(request)
+        found = await endpoint(request, **request.path_params)
+        return found if isinstance(found, Response) else Json(found)
+
+    return Route(described.path, handle, methods=list(described.methods or ()))
+
+
+def _document_router(routers: Sequence[APIRouter]) -> APIRouter:
+    """FastAPI describes what is served, and serves nothing."""
+    router = APIRouter(include_in_schema=False)
     document: dict[str, Any] = {}
 
     @router.get("/openapi.json")
     async def openapi(request: Request) -> Json:
         if not document:
+            told = FastAPI(title="lockstep", version=lockstep.__version__)
+            for each in routers:
+                told.include_router(each)
             _, bodies = models_json_schema([(body, "validation") for body in _BODIES], ref_template="#/components/schemas/{model}")
-            document.update(app.openapi())
+            document.update(told.openapi())
             document["components"]["schemas"] |= bodies["$defs"]
         return Json(document)
 

@@ -14,7 +14,6 @@ from lockstep.server.errors import bad_request
 from lockstep.server.generation import Generation, PromptIds, engine_request, loop_limit, reply_id, tokenised
 from lockstep.server.logprobs import Rows, chat_logprobs
 from lockstep.server.replies import Choice, reply_events, whole_reply
-from lockstep.server.route import Route
 from lockstep.server.schema import ChatBody, TokenizeBody
 from lockstep.server.stream import EventStream, unless_client_leaves
 from lockstep.server.structured import reply_grammar
@@ -27,7 +26,7 @@ from lockstep.text.tokenizer import Tokenizer
 from lockstep.text.tools import ToolCall, Tools
 from lockstep.text.toolset import Toolset
 
-router = APIRouter(route_class=Route, tags=["chat"])
+router = APIRouter(tags=["chat"])
 
 
 @router.post("/v1/chat/completions", **inference_route(ChatBody, ChatCompletion))

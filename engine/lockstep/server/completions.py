@@ -13,14 +13,13 @@ from lockstep.server.documents import TextCompletion, inference_route
 from lockstep.server.generation import Generation, PromptIds, check_ids, engine_request, loop_limit, reply_id, tokenised
 from lockstep.server.logprobs import Rows, TextLogprobs
 from lockstep.server.replies import Choice, reply_events, whole_reply
-from lockstep.server.route import Route
 from lockstep.server.schema import CompletionBody
 from lockstep.server.stream import EventStream, unless_client_leaves
 from lockstep.server.structured import reply_grammar
 from lockstep.text.reply import Delta, ReplyText
 from lockstep.text.tokenizer import Tokenizer
 
-router = APIRouter(route_class=Route, tags=["completions"])
+router = APIRouter(tags=["completions"])
 
 
 @router.post("/v1/completions", **inference_route(CompletionBody, TextCompletion))

@@ -10,10 +10,9 @@ from lockstep.channel.client import EngineState
 from lockstep.core.messages import Ready, Snapshot
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import Health, Readiness, Version, errors
-from lockstep.server.route import Route
 from lockstep.server.stream import Json
 
-router = APIRouter(route_class=Route, tags=["health"])
+router = APIRouter(tags=["health"])
 _DOWN = ("dead", "stalled")
 
 

@@ -15,13 +15,12 @@ from lockstep.server.errors import ApiError
 from lockstep.server.generation import Generation, reply_id
 from lockstep.server.messages_form import MessagesBody, chat_form
 from lockstep.server.replies import usage_of
-from lockstep.server.route import Route
 from lockstep.server.schema import ChatBody
 from lockstep.server.stream import EventStream, Json, named_event, unless_client_leaves
 from lockstep.server.tokenize import COUNTED_TOKENS
 from lockstep.text.tools import ToolCall
 
-router = APIRouter(route_class=Route, tags=["messages"])
+router = APIRouter(tags=["messages"])
 
 
 @router.post("/v1/messages", **inference_route(MessagesBody, MessageReply))

@@ -6,9 +6,8 @@ from starlette.responses import Response
 
 from lockstep.server.deployment import deployment
 from lockstep.server.documents import errors
-from lockstep.server.route import Route
 
-router = APIRouter(route_class=Route, tags=["metrics"])
+router = APIRouter(tags=["metrics"])
 _FORMAT = "text/plain; version=0.0.4; charset=utf-8"
 _DOCUMENT = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Prometheus text"}}
 

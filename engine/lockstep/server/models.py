@@ -7,9 +7,8 @@ from fastapi import APIRouter, Request
 
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import ModelCard, ModelList, errors
-from lockstep.server.route import Route
 
-router = APIRouter(route_class=Route, tags=["models"])
+router = APIRouter(tags=["models"])
 
 
 @router.get("/v1/models", response_model=ModelList, responses=errors(401))

@@ -6,9 +6,7 @@ from pathlib import Path
 from fastapi import APIRouter, Request
 from starlette.responses import HTMLResponse
 
-from lockstep.server.route import Route
-
-router = APIRouter(route_class=Route, include_in_schema=False)
+router = APIRouter(include_in_schema=False)
 _HTML = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
 _HEADERS = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 

@@ -16,11 +16,10 @@ from lockstep.server.generation import Generation, reply_id
 from lockstep.server.replies import usage_of
 from lockstep.server.response_store import TOKEN_BYTES, Stored
 from lockstep.server.responses_form import Item, ResponsesBody, chat_form
-from lockstep.server.route import Route
 from lockstep.server.stream import EventStream, Json, named_event, unless_client_leaves
 from lockstep.text.tools import ToolCall
 
-router = APIRouter(route_class=Route, tags=["responses"])
+router = APIRouter(tags=["responses"])
 
 
 @router.post("/v1/responses", **inference_route(ResponsesBody, ResponseReply))

@@ -9,11 +9,10 @@ from lockstep.server.chat import chat_prompt
 from lockstep.server.deployment import deployment
 from lockstep.server.documents import Text, TokenizerInfo, Tokens, body_of, errors
 from lockstep.server.generation import check_ids, tokenised
-from lockstep.server.route import Route
 from lockstep.server.schema import DetokenizeBody, TokenizeBody
 from lockstep.server.stream import Json
 
-router = APIRouter(route_class=Route, tags=["tokens"])
+router = APIRouter(tags=["tokens"])
 # Texts past the window may be counted, up to this; an encoding takes hundreds of bytes a token.
 COUNTED_TOKENS = 1 << 20
 _ERRORS = errors(400, 401, 404, 413, 415)
