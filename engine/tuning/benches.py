@@ -70,11 +70,10 @@ class DenseBench(_Measured):
         self._turn = [[replace(part, words=part.words.clone()) for part in first] for _ in range(count)]
 
     def allowed(self, configuration: Configuration) -> bool:
-        """Two strips a block only where `rows.macros` would have them: one matrix, whole blocks, few rows, or pairs."""
-        told = self._told
-        if told["PAIRED"] or told["N1"]:
-            return configuration["STRIPS"] == 1 + told["PAIRED"]
-        return told["N0"] % (rows.STRIP * configuration["STRIPS"]) == 0
+        """Pairs need two strips a block, others whole blocks in every matrix."""
+        told, strips = self._told, configuration["STRIPS"]
+        whole = all(told[f"N{at}"] % (rows.STRIP * strips) == 0 for at in range(rows.MOST_PARTS))
+        return whole and (strips == 2 or not told["PAIRED"])
 
     def compile(self, configuration: Configuration) -> None:
         """See `Bench`."""

@@ -1,4 +1,4 @@
-"""Steps from one piece of memory on a CUDA device: a captured one has the bits of a plain one, and both the values of the plain torch path."""
+"""Steps from one piece of memory on a CUDA device: captured ones have the bits of plain ones, both the values of the plain torch path."""
 
 from __future__ import annotations
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from lockstep.kernels import hyper_connection, kda, rms_norm
+from lockstep.kernels import hyper_connection, rms_norm
 from lockstep.kernels.hyper_connection import ref as plain_sites
-from lockstep.kernels.kda import ref as plain_kda
 from lockstep.kernels.rms_norm import ref as plain_norms
 
 pytestmark = pytest.mark.gpu

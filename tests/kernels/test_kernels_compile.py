@@ -74,8 +74,8 @@ def test_kernels_between_the_products_compile_for_the_target():
     for heads, width in ((32, 128), (64, 128), (4, 32)):
         macros = chain.macros(heads, width, 3 * heads * width + 2 * width + heads)
         holds(compiled(chain.SOURCE, macros, TARGET), {"window", "commit"})
-    for inputs, experts, slots in ((4096, 288, 8), (256, 16, 2)):
-        holds(compiled(choose.SOURCE, choose.macros(inputs, experts, slots), TARGET), {"choose"})
+    for sizes in ((4096, 288, 8), (256, 16, 2)):
+        holds(compiled(choose.SOURCE, choose.macros(*sizes), TARGET), {"logits", "choose"})
     for hidden in (4096, 256):
         holds(compiled(sites.SOURCE, {"HIDDEN": hidden}, TARGET), {"begin", "mix", "merge"})
     for width in (64, 128, 512, 1536, 4096):
@@ -86,8 +86,10 @@ def test_kernels_between_the_products_compile_for_the_target():
 @pytest.mark.parametrize("card", [TARGET, "sm_90"])
 def test_the_sampler_compiles_for_every_card(card: str):
     for vocabulary, kind in ((154880, torch.bfloat16), (2276, torch.float32)):
-        for threads in sampling.KERNEL.space["THREADS"]:
-            holds(compiled(sampling.SOURCE, sampling.macros(vocabulary, kind) | {"THREADS": threads}, card), {"sample"})
+        for threads, blocks in ((256, 3), (384, 2), (512, 1)):
+            assert threads * blocks <= sampling.MOST_THREADS
+            found = {"THREADS": threads, "BLOCKS": blocks}
+            holds(compiled(sampling.SOURCE, sampling.macros(vocabulary, kind) | found, card), {"sample"})
 
 
 @pytest.mark.parametrize("coded", [False, True])

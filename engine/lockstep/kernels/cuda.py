@@ -61,6 +61,36 @@ def compile_source(source: Path, macros: Macros, architecture: str) -> tuple[byt
     return code, text
 
 
+_waiting: set[int] = set()
+
+
+class Beside:
+    """`with` it, launches go to a stream beside the current one, behind what that has so far; `join` makes the current one wait for them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = _second_stream(device)
+        self._context = torch.cuda.stream(self._stream)
+
+    def __enter__(self) -> None:
+        self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+        _waiting.add(self._stream.cuda_stream)
+        self._context.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._context.__exit__(*error)
+
+    def join(self) -> None:
+        """What comes next sees what ran beside."""
+        current = torch.cuda.current_stream(self._stream.device)
+        current.wait_stream(self._stream)
+        _waiting.add(current.cuda_stream)
+
+
+@cache
+def _second_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
+
+
 class Kernel:
     """One kernel on one device."""
 
@@ -76,7 +106,10 @@ class Kernel:
         driver = _bindings("driver")
         values = tuple(value.data_ptr() if isinstance(value, Tensor) else value for value in arguments)
         kinds = tuple(ctypes.c_void_p if isinstance(value, Tensor) else _KINDS[type(value)] for value in arguments)
-        config = self._config(blocks, threads, torch.cuda.current_stream(self._device).cuda_stream, overlaps)
+        stream = torch.cuda.current_stream(self._device).cuda_stream
+        # Behind another stream's work there is no launch in front to overlap with.
+        config = self._config(blocks, threads, stream, overlaps and stream not in _waiting)
+        _waiting.discard(stream)
         _checked(driver.cuLaunchKernelEx(config, self._function, (values, kinds), 0))
 
     def _config(self, blocks: int, threads: int, stream: int, overlaps: bool) -> Any:

@@ -7,8 +7,10 @@ from torch import Tensor
 
 from lockstep.config.model import TextConfig
 from lockstep.kernels import experts
+from lockstep.kernels.cuda import Beside
 from lockstep.kernels.exl3 import Exl3Matrix
-from lockstep.kernels.linear import Packed, linear, pack
+from lockstep.kernels.experts import GroupedExperts, grouped
+from lockstep.kernels.linear import Packed, linear, many, pack
 from lockstep.kernels.router import choose, route
 from lockstep.kernels.swiglu import swiglu_between
 from lockstep.layers.linear import Linear
@@ -46,9 +48,9 @@ class SparseMlp:
     def __init__(self, params: Params, config: TextConfig) -> None:
         hidden, count = config.hidden_size, config.n_routed_experts
         self.slots, self.factor, self.limit = config.num_experts_per_tok, config.routed_scaling_factor, config.swiglu_limit
-        gate = params.float("gate.weight", count, hidden)
-        self.router = pack(gate)
-        self.gate, self.ticket = gate, torch.zeros(1, dtype=torch.int32, device=gate.device)
+        self.gate = params.float("gate.weight", count, hidden)
+        self.router = pack(self.gate)
+        self.pieces = many.pieces(self.gate) if self.gate.is_cuda else None
         self.correction = params.float("gate.e_score_correction_bias", count)
         self.shared = DenseMlp(params.under("shared_experts"), config, config.shared_intermediate_size)
         self.exchange, self.held, self.count = params.exchange, params.share.experts(config), count
@@ -56,9 +58,10 @@ class SparseMlp:
 
     def __call__(self, x: Tensor, rows: Rows) -> Tensor:
         """`[R, D]` to `[R, D]`; padding rows get the shared expert only."""
+        if rows.round is not None:
+            return self.exchange.add(self._beside(x, rows.round.plan))
         if choose.runs(x, self.gate):
-            given = rows.round.plan if rows.round else rows.count
-            chosen, weights = choose.choose(x, self.gate, self.correction, self.slots, self.factor, self.ticket, given)
+            chosen, weights = choose.choose(x, self.gate, self.correction, self.slots, self.factor, rows.count, self.pieces)
         else:
             chosen, weights = route(linear(x.float(), self.router), self.correction, self.slots, self.factor)
         out = self.shared.partial(x)
@@ -66,6 +69,16 @@ class SparseMlp:
             chosen, weights = chosen[: rows.count], weights[: rows.count]
         out[: rows.count] += experts.apply(x, self._held(chosen), weights, self.experts, self.limit).to(x.dtype)
         return self.exchange.add(out)
+
+    def _beside(self, x: Tensor, plan: Tensor) -> Tensor:
+        """A step's rows on a CUDA device: the shared expert while the routed ones are found and read."""
+        beside = Beside(x.device)
+        with beside:
+            out = self.shared.partial(x)
+        chosen, weights = choose.choose(x, self.gate, self.correction, self.slots, self.factor, plan)
+        assert isinstance(self.experts, GroupedExperts)
+        grouped.apply(x, self._held(chosen), weights, self.experts, self.limit, onto=(out, beside.join))
+        return out
 
     def _held(self, chosen: Tensor) -> Tensor:
         """Expert ids counted among those held here; -1 for another rank's."""

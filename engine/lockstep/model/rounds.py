@@ -60,7 +60,8 @@ class Rounds:
     @staticmethod
     def run_here(config: TextConfig, slots: StateSlots, grouped: bool) -> bool:
         """True if steps of such a model are built from our own kernels; `grouped` says so of its experts."""
-        kda, pools = config.linear_head_dim in chain.WIDTHS and config.linear_conv_kernel == chain.TAPS, config.index_kpool == 4
+        kda = config.linear_head_dim in chain.WIDTHS and config.linear_conv_kernel == chain.TAPS and slots.kda.shape[2] % 4 == 0
+        pools = config.index_kpool == 4
         widths = config.kv_lora_rank % 64 == 0 and config.index_head_dim in (32, 64, 128) and config.index_n_heads % 8 == 0
         heads = config.num_attention_heads <= 32 or config.num_attention_heads % 32 == 0
         return slots.kda.is_cuda and slots.conv_tail.dtype is torch.bfloat16 and kda and pools and widths and heads and grouped
@@ -105,6 +106,10 @@ class Rounds:
             own = Rows(rows, rows, plan[plans.HEAD : plans.HEAD + rows], (), none, none, none, none, none, none, (), at)
             self._kept[key] = _Captured(at, own, plan[-rows:])
         return self._kept[key]
+
+    def graph(self, rows: int) -> torch.cuda.CUDAGraph:
+        """The graph of steps of `rows` rows that was captured first."""
+        return next(held.graph for key, held in self._kept.items() if key[0] == rows and held.graph is not None)
 
     def _pitch(self) -> int:
         heads, width = self._slots.kda.shape[2:4]

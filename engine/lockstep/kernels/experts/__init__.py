@@ -1,8 +1,7 @@
 """Routed experts: every (row, slot) product on its own, combined in slot order. Knows no router and no storage format beyond its two.
 
 Dense experts multiply plain weights. EXL3 experts follow the format's five steps: input rotation rounded to fp16, product with the
-inner weight in fp32, output rotation in fp32. On a CUDA device they stay coded where `grouped` knows their form.
-"""
+inner weight in fp32, output rotation in fp32. On a CUDA device they stay coded where `grouped` knows their form."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,8 +29,7 @@ class Exl3Experts:
     """Per expert the inner weights `gate`, `up` (D to F) and `down` (F to D) in fp32, and the scales of all experts in fp16.
 
     `in_suh [2, E, D]` and `in_svh [2, E, F]` of gate and up, `down_suh [E, F]`, `down_svh [E, D]`. `scales` are the same for NumPy, on the
-    CPU only.
-    """
+    CPU only."""
 
     gate: tuple[Packed, ...]
     up: tuple[Packed, ...]
@@ -79,8 +77,7 @@ def apply(x: Tensor, chosen: Tensor, weights: Tensor, experts: Experts, limit: f
     """Weighted sum of the chosen experts' clamped SwiGLUs for the first R rows of `x [>= R, D]`, fp32 `[R, D]`.
 
     `chosen [R, k]` int64, `weights [R, k]` fp32; -1 is an expert held elsewhere, which adds nothing here. Which other rows chose the same
-    expert does not change a bit.
-    """
+    expert does not change a bit."""
     if isinstance(experts, GroupedExperts):
         return grouped.apply(x, chosen, weights, experts, limit)
     if isinstance(experts, Exl3Experts) and experts.scales is not None and host_rows.runs(x):

@@ -204,29 +204,57 @@ extern "C" __global__ void __launch_bounds__(256)
             int* __restrict__ plan, int pairs, int experts) {
     await_inputs();
     if (blockIdx.x == 0) {
-        __shared__ int own[MOST_PAIRS], leads[MOST_PAIRS];
-        for (int pair = threadIdx.x; pair < pairs; pair += 256) own[pair] = (int)chosen[pair];
+        __shared__ __align__(16) int own[MOST_PAIRS];
+        __shared__ int items[MOST_PAIRS], taken[MOST_PAIRS], before[8];
+        constexpr int EACH = MOST_PAIRS / 256;
+        const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
+        for (int pair = threadIdx.x; pair < MOST_PAIRS; pair += 256) own[pair] = pair < pairs ? (int)chosen[pair] : -1, taken[pair] = 0;
         __syncthreads();
-        for (int pair = threadIdx.x; pair < pairs; pair += 256) {
-            int rank = 0;
-            for (int other = 0; other < pair; other++) rank += own[other] == own[pair];
-            leads[pair] = own[pair] >= 0 && rank % ITEM_ROWS == 0;
+        // Of pairs with one expert every eighth, in pair order, leads an item.
+        int rank[EACH], lead[EACH], first = 0;
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            const int pair = threadIdx.x * EACH + e, expert = own[pair];
+            rank[e] = 0, lead[e] = pair;
+            for (int at = 0; at < pair; at += 4) {
+                const int4 others = *reinterpret_cast<const int4*>(own + at);
+                const int same[4] = {others.x, others.y, others.z, others.w};
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    if (same[i] == expert && at + i < pair) {
+                        if (rank[e] % ITEM_ROWS == 0) lead[e] = at + i;
+                        rank[e]++;
+                    }
+            }
+            if (rank[e] % ITEM_ROWS == 0) lead[e] = pair;
+            first += expert >= 0 && lead[e] == pair;
+        }
+        int total = first;
+#pragma unroll
+        for (int distance = 1; distance < 32; distance *= 2) {
+            const int other = __shfl_up_sync(~0u, total, distance);
+            if (lane >= distance) total += other;
+        }
+        if (lane == 31) before[warp] = total;
+        __syncthreads();
+        int item = total - first;
+        for (int other = 0; other < warp; other++) item += before[other];
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            const int pair = threadIdx.x * EACH + e;
+            if (own[pair] >= 0 && lead[e] == pair) const_cast<int*>(experts_of(plan))[item] = own[pair], items[pair] = item++;
+        }
+        if (threadIdx.x == 255) plan[0] = item;
+        __syncthreads();
+#pragma unroll
+        for (int e = 0; e < EACH; e++) {
+            const int pair = threadIdx.x * EACH + e;
+            if (own[pair] < 0) continue;
+            const_cast<int*>(pairs_of(plan))[items[lead[e]] * ITEM_ROWS + rank[e] % ITEM_ROWS] = pair;
+            atomicAdd(&taken[items[lead[e]]], 1);
         }
         __syncthreads();
-        for (int pair = threadIdx.x; pair < pairs; pair += 256) {
-            if (!leads[pair]) continue;
-            int item = 0, rows = 0;
-            for (int other = 0; other < pair; other++) item += leads[other];
-            for (int other = pair; other < pairs && rows < ITEM_ROWS; other++)
-                if (own[other] == own[pair]) const_cast<int*>(pairs_of(plan))[item * ITEM_ROWS + rows++] = other;
-            const_cast<int*>(experts_of(plan))[item] = own[pair];
-            const_cast<int*>(rows_of(plan))[item] = rows;
-        }
-        if (threadIdx.x == 0) {
-            int items = 0;
-            for (int pair = 0; pair < pairs; pair++) items += leads[pair];
-            plan[0] = items;
-        }
+        for (int i = threadIdx.x; i < MOST_PAIRS; i += 256) const_cast<int*>(rows_of(plan))[i] = taken[i];
         return;
     }
     const int block = (blockIdx.x - 1) * 8 + threadIdx.x / 32, column = block % (HIDDEN / 128) * 128 + (threadIdx.x & 31) * 4;
@@ -283,10 +311,11 @@ extern "C" __global__ void __launch_bounds__(256)
     store_half(rotated + (size_t)pair * WIDTH, column, v);
 }
 
-// z fp32 [pairs][HIDDEN] -> out fp32 [rows][HIDDEN]: output rotation, svh fp16 [experts][HIDDEN], weighted sum in slot order.
+// z fp32 [pairs][HIDDEN] -> out fp32 [rows][HIDDEN]: output rotation, svh fp16 [experts][HIDDEN], weighted sum in slot order. `adds`: out is bf16, and
+// the rounded sum is added to what it holds.
 extern "C" __global__ void __launch_bounds__(256)
     combine(const float* __restrict__ z, const long long* __restrict__ chosen, const float* __restrict__ weights, const u16* __restrict__ svh,
-            float* __restrict__ out, int rows) {
+            void* out, int rows, int adds) {
     await_inputs();
     const int block = blockIdx.x * 8 + threadIdx.x / 32, column = block % (HIDDEN / 128) * 128 + (threadIdx.x & 31) * 4;
     const int row = block / (HIDDEN / 128);
@@ -305,7 +334,17 @@ extern "C" __global__ void __launch_bounds__(256)
 #pragma unroll
         for (int i = 0; i < 4; i++) total[i] = __fadd_rn(total[i], __fmul_rn(__fmul_rn(v[i], half_to_float(by[i])), share));
     }
-    *reinterpret_cast<float4*>(out + (size_t)row * HIDDEN + column) = make_float4(total[0], total[1], total[2], total[3]);
+    if (!adds) {
+        *reinterpret_cast<float4*>((float*)out + (size_t)row * HIDDEN + column) = make_float4(total[0], total[1], total[2], total[3]);
+        return;
+    }
+    ushort4* const to = reinterpret_cast<ushort4*>((u16*)out + (size_t)row * HIDDEN + column);
+    const ushort4 in = *to;
+    const u16 had[4] = {in.x, in.y, in.z, in.w};
+    u16 sum[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) sum[i] = to_bf16(__fadd_rn(from_bf16(had[i]), as_bf16(total[i])));
+    *to = make_ushort4(sum[0], sum[1], sum[2], sum[3]);
 }
 
 #endif

@@ -4,7 +4,7 @@ Every distinct expert of a call is read once; weights stay in their four bits. T
 fp32 sums is another one, and it depends on nothing but the shape.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -170,8 +170,17 @@ def small_macros(hidden: int, width: int, slots: int) -> dict[str, int]:
     return {"HIDDEN": hidden, "WIDTH": width, "SLOTS": slots, "MOST_PAIRS": MOST_PAIRS}
 
 
-def apply(x: Tensor, chosen: Tensor, weights: Tensor, experts: GroupedExperts, limit: float, variant: int = REAL) -> Tensor:
-    """See `experts.apply`; `x` is bf16, a step's rows or those of whole prompt tiles. Raises ValueError for another type."""
+# bf16 rows to which a result is added in place, and what must be called before.
+Onto = tuple[Tensor, Callable[[], None]]
+
+
+def apply(
+    x: Tensor, chosen: Tensor, weights: Tensor, experts: GroupedExperts, limit: float, variant: int = REAL, onto: Onto | None = None
+) -> Tensor:
+    """See `experts.apply`; `x` is bf16, a step's rows or those of whole prompt tiles. Raises ValueError for another type.
+
+    With `onto`, for a step's rows, the result is rounded and added there.
+    """
     if len(x) >= tiles.LEAST_ROWS and x.dtype is torch.bfloat16 and experts.in_suh.shape[2] % tiles.LEAST_HIDDEN == 0:
         return tiles.apply(x, chosen, weights, experts, limit)
     rows, slots = chosen.shape
@@ -191,8 +200,11 @@ def apply(x: Tensor, chosen: Tensor, weights: Tensor, experts: GroupedExperts, l
         _blocks(pairs, width), 256, (inner, chosen, experts.in_svh, experts.down_suh, own, pairs, count, float(limit)), launch.overlap
     )
     outer = multiply(own, plan, experts.down, down, experts.codebook, variant)
-    out = make(rows, hidden, dtype=torch.float32)
-    small["combine"](_blocks(rows, hidden), 256, (outer, chosen, weights, experts.down_svh, out, rows), launch.overlap)
+    out, before = onto or (make(rows, hidden, dtype=torch.float32), None)
+    if before:
+        before()
+    given = (outer, chosen, weights, experts.down_svh, out, rows, int(onto is not None))
+    small["combine"](_blocks(rows, hidden), 256, given, launch.overlap)
     return out
 
 

@@ -163,14 +163,23 @@ extern "C" __global__ void __launch_bounds__(SLICE)
         }
         if (lane < STREAMS * STREAMS) comb[r][lane / STREAMS][lane % STREAMS] = as_bf16(c);
     }
+    u16 ahead[STREAMS];
+#pragma unroll
+    for (int s = 0; s < STREAMS; s++) ahead[s] = streams[((size_t)first * STREAMS + s) * HIDDEN + column];
     __syncthreads();
     await_inputs();
+    u16 branch_ahead = branch[(size_t)first * HIDDEN + column];
     for (int r = 0; r < count; r++) {
         const size_t at = (size_t)(first + r) * STREAMS * HIDDEN + column;
-        const float own = from_bf16(branch[(size_t)(first + r) * HIDDEN + column]);
+        const float own = from_bf16(branch_ahead);
         float in[STREAMS], x[STREAMS];
 #pragma unroll
-        for (int s = 0; s < STREAMS; s++) in[s] = from_bf16(streams[at + (size_t)s * HIDDEN]);
+        for (int s = 0; s < STREAMS; s++) in[s] = from_bf16(ahead[s]);
+        if (r + 1 < count) {
+#pragma unroll
+            for (int s = 0; s < STREAMS; s++) ahead[s] = streams[at + (size_t)(STREAMS + s) * HIDDEN];
+            branch_ahead = branch[(size_t)(first + r + 1) * HIDDEN + column];
+        }
 #pragma unroll
         for (int s = 0; s < STREAMS; s++) {
             float total = 0.0f;

@@ -48,7 +48,6 @@ extern "C" __global__ void __launch_bounds__(256)
         const int* const own_pages = pages + (size_t)sequence * pitch;
         for (; item < chunks; item += gridDim.x) {
             const int first = item * CHUNK + warp * 16;
-            const int until = first < whole ? count : 0;
             // exact: inputs of a product come in one order for keys and queries: 8 in a row of each lane.
             u32 keys[STEPS][8];
             float by[2];
@@ -63,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(256)
                     keys[step][half] = x.x, keys[step][2 + half] = x.y, keys[step][4 + half] = x.z, keys[step][6 + half] = x.w;
                 }
             }
-            for (int step_of = skipped; step_of < until; step_of++) {
+            for (int step_of = skipped; step_of < count; step_of++) {
                 const int row = plan.offsets[step_of] + sequence;
                 const u16* const query = queries + (size_t)row * QUERIES + OFFSET;
                 float total[2] = {};

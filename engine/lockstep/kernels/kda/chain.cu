@@ -13,10 +13,20 @@ constexpr int CHANNELS = HEADS * WIDTH;
 constexpr int ALL = 3 * WIDTH;
 constexpr float UNIT_EPS = 1e-6f;
 
+constexpr int ROW_PIECES = (ALL + THREADS) / 8;
+
+// `rows`: of q, k and v the three before the chunk, then the chunk's.
 struct Shared {
-    float parts[CHUNK][3][WIDTH], decay[CHUNK][WIDTH], gate[CHUNK][WIDTH], low[CHUNK][THREADS], made[CHUNK][WIDTH], share[CHUNK], taps[TAPS][ALL];
-    u16 tail[TAPS - 1][ALL];
+    float parts[CHUNK][3][WIDTH], decay[CHUNK][WIDTH], gate[CHUNK][WIDTH], made[CHUNK][WIDTH], share[CHUNK], taps[TAPS][ALL];
+    __align__(16) u16 rows[TAPS - 1 + CHUNK][ALL], low[CHUNK][THREADS];
 };
+
+// Rows of projections need not be aligned to 16 bytes; their heads are to 8.
+__device__ __forceinline__ void copy8(u16* to, const u16* from) {
+    const uint2* const in = reinterpret_cast<const uint2*>(from);
+    const uint2 low = in[0], high = in[1];
+    *reinterpret_cast<uint4*>(to) = make_uint4(low.x, low.y, high.x, high.y);
+}
 
 // Where channel `c` of the head's q, k and v stands in a row.
 __device__ __forceinline__ int channel(int head, int c) { return c / WIDTH * CHANNELS + head * WIDTH + c % WIDTH; }
@@ -38,23 +48,24 @@ __device__ __forceinline__ void run_window(Shared& at, const float* from, float*
     __syncthreads();
     for (int first = 0; first < rows; first += CHUNK) {
         const int count = rows - first < CHUNK ? rows - first : CHUNK;
-#pragma unroll 1
-        for (int r = 0; r < count; r++) {
-            const u16* row = projected + (size_t)(plan.offsets[first + r] + sequence) * PITCH;
-            at.low[r][thread] = from_bf16(row[3 * CHANNELS + thread]);
-            // exact: the sigmoid runs in bf16, as published.
-            if (thread == 0) at.share[r] = as_bf16(sigmoid(from_bf16(row[3 * CHANNELS + THREADS + head])));
-#pragma unroll 1
-            for (int c = thread; c < ALL; c += THREADS) {
-                float sum = 0.0f;
+        // Everything the chunk's rows bring along, in pieces of 8 values.
+        for (int i = thread; i < count * ROW_PIECES; i += THREADS) {
+            const int r = i / ROW_PIECES, c = i % ROW_PIECES * 8;
+            const u16* const row = projected + (size_t)(plan.offsets[first + r] + sequence) * PITCH;
+            if (c < ALL)
+                copy8(&at.rows[TAPS - 1 + r][c], row + channel(head, c));
+            else
+                copy8(&at.low[r][c - ALL], row + 3 * CHANNELS + c - ALL);
+        }
+        // exact: the sigmoid runs in bf16, as published.
+        if (thread < count) at.share[thread] = as_bf16(sigmoid(from_bf16(projected[(size_t)(plan.offsets[first + thread] + sequence) * PITCH + 3 * CHANNELS + THREADS + head])));
+        __syncthreads();
+        for (int i = thread; i < count * ALL; i += THREADS) {
+            const int r = i / ALL, c = i % ALL;
+            float sum = 0.0f;
 #pragma unroll
-                for (int tap = 0; tap < TAPS; tap++) {
-                    const int source = first + r + tap - (TAPS - 1);
-                    const u16 x = source < 0 ? at.tail[source + TAPS - 1][c] : projected[(size_t)(plan.offsets[source] + sequence) * PITCH + channel(head, c)];
-                    sum = __fadd_rn(sum, __fmul_rn(from_bf16(x), at.taps[tap][c]));
-                }
-                at.parts[r][c / WIDTH][c % WIDTH] = as_bf16(__fdiv_rn(sum, 1.0f + expf(-sum)));
-            }
+            for (int tap = 0; tap < TAPS; tap++) sum = __fadd_rn(sum, __fmul_rn(from_bf16(at.rows[r + tap][c]), at.taps[tap][c]));
+            at.parts[r][c / WIDTH][c % WIDTH] = as_bf16(__fdiv_rn(sum, 1.0f + expf(-sum)));
         }
         __syncthreads();
 #pragma unroll 1
@@ -71,14 +82,17 @@ __device__ __forceinline__ void run_window(Shared& at, const float* from, float*
         for (int r = 0; r < count; r++) {
             // exact: four running sums over the inputs, joined in one order.
             float sums[4] = {};
-            const float4* const in = reinterpret_cast<const float4*>(at.low[r] + thread / WIDTH * WIDTH);
+            const uint4* const in = reinterpret_cast<const uint4*>(at.low[r] + thread / WIDTH * WIDTH);
 #pragma unroll
             for (int i = 0; i < WIDTH / 8; i++) {
                 // Unpacked again for each row: the compiler would keep all of them in registers it has not got.
                 asm volatile("" : "+r"(weights[i].x), "+r"(weights[i].y), "+r"(weights[i].z), "+r"(weights[i].w));
                 const u32 w[4] = {weights[i].x, weights[i].y, weights[i].z, weights[i].w};
-                const float4 a = in[2 * i], b = in[2 * i + 1];
-                const float x[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+                const uint4 own_in = in[i];
+                const u32 pairs[4] = {own_in.x, own_in.y, own_in.z, own_in.w};
+                float x[8];
+#pragma unroll
+                for (int j = 0; j < 4; j++) x[2 * j] = __uint_as_float(pairs[j] << 16), x[2 * j + 1] = __uint_as_float(pairs[j] & 0xFFFF0000u);
 #pragma unroll
                 for (int j = 0; j < 4; j++) {
                     sums[j] = __fmaf_rn(__uint_as_float(w[j] << 16), x[2 * j], sums[j]);
@@ -137,6 +151,11 @@ __device__ __forceinline__ void run_window(Shared& at, const float* from, float*
             for (int i = 0; i < WIDTH / 32; i++) to_row[lane + 32 * i] = to_bf16(v[i] * by * norm_weight[lane + 32 * i] * at.gate[r][lane + 32 * i]);
         }
         __syncthreads();
+        // The last rows of this chunk are those before the next.
+        if (first + CHUNK < rows) {
+            for (int i = thread; i < (TAPS - 1) * ALL; i += THREADS) at.rows[i / ALL][i % ALL] = at.rows[CHUNK + i / ALL][i % ALL];
+            __syncthreads();
+        }
     }
 #pragma unroll
     for (int c = 0; c < OWN; c++) to[(size_t)(begin + c) * WIDTH + own] = held[c];
@@ -144,7 +163,7 @@ __device__ __forceinline__ void run_window(Shared& at, const float* from, float*
 
 __device__ __forceinline__ void fetch(Shared& at, const u16* tail, const float* taps, int head) {
     for (int i = threadIdx.x; i < TAPS * ALL; i += THREADS) at.taps[i / ALL][i % ALL] = taps[(size_t)(i / ALL) * 3 * CHANNELS + channel(head, i % ALL)];
-    for (int i = threadIdx.x; i < (TAPS - 1) * ALL; i += THREADS) at.tail[i / ALL][i % ALL] = tail[(size_t)(i / ALL) * 3 * CHANNELS + channel(head, i % ALL)];
+    for (int i = threadIdx.x; i < (TAPS - 1) * ALL; i += THREADS) at.rows[i / ALL][i % ALL] = tail[(size_t)(i / ALL) * 3 * CHANNELS + channel(head, i % ALL)];
 }
 
 // state fp32 [copies][HEADS][WIDTH][WIDTH], tail bf16 [slots][3][3 CHANNELS] and projected bf16 [rows][PITCH] of one layer; low_weights bf16
@@ -186,10 +205,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                    reinterpret_cast<const uint4*>(own[0]), reinterpret_cast<const float*>(own[2]), reinterpret_cast<const float*>(own[3]), nullptr, nullptr,
                    bound, 0.0f, sequence, head, kept, false);
     }
+    // What moves up is read by all before any of it is written.
+    constexpr int EACH = ((TAPS - 1) * ALL + THREADS - 1) / THREADS;
+    u16 moved[EACH];
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        const int i = e * THREADS + threadIdx.x, source = kept + i / ALL - (TAPS - 1), c = i % ALL;
+        if (i >= (TAPS - 1) * ALL) break;
+        moved[e] = source < 0 ? newest[(size_t)(source + TAPS - 1) * 3 * CHANNELS + channel(head, c)]
+                              : own_rows[(size_t)(plan.offsets[source] + sequence) * PITCH + channel(head, c)];
+    }
     __syncthreads();
-    for (int i = threadIdx.x; i < (TAPS - 1) * ALL; i += THREADS) {
-        const int source = kept + i / ALL - (TAPS - 1), c = i % ALL;
-        newest[(size_t)(i / ALL) * 3 * CHANNELS + channel(head, c)] =
-            source < 0 ? at.tail[source + TAPS - 1][c] : own_rows[(size_t)(plan.offsets[source] + sequence) * PITCH + channel(head, c)];
+#pragma unroll
+    for (int e = 0; e < EACH; e++) {
+        const int i = e * THREADS + threadIdx.x;
+        if (i < (TAPS - 1) * ALL) newest[(size_t)(i / ALL) * 3 * CHANNELS + channel(head, i % ALL)] = moved[e];
     }
 }

@@ -68,7 +68,8 @@ __device__ __forceinline__ void part_product(int block, const uint4* weights, co
                                              int rows, float limit, float* memory) {
     constexpr int WORDS = words_of(FORM);
     // Units whose weights and inputs are on their way together: as many as registers allow.
-    constexpr int GROUP = TILES > 1 ? 1 : FORM == 2 ? 4 / STRIPS : FORM == 1 ? 2 / STRIPS : 1;
+    constexpr int WISHED = TILES > 1 ? 1 : FORM == 2 ? (BLOCKS > 2 ? 2 : 4) / STRIPS : FORM == 1 ? 2 / STRIPS : 1, MOST = (UNITS_K + WARPS - 1) / WARPS;
+    constexpr int GROUP = MOST < WISHED ? MOST : WISHED;
     float(*const kept)[ROWS][PAD] = reinterpret_cast<float(*)[ROWS][PAD]>(memory);
     const int warp = threadIdx.x / 32, lane = threadIdx.x & 31, row = lane >> 2;
     const int begin = UNITS_K * warp / WARPS, end = UNITS_K * (warp + 1) / WARPS;
@@ -91,13 +92,30 @@ __device__ __forceinline__ void part_product(int block, const uint4* weights, co
         }
     };
     load(begin);
+    const int head = HEADS > 1 ? strip * 16 / (OUTPUTS / HEADS) : 0;
+    uint4 inputs[GROUP][TILES][2];
+    auto load_inputs = [&](int unit) {
+#pragma unroll
+        for (int g = 0; g < GROUP; g++) {
+            if (unit + g >= end) break;
+#pragma unroll
+            for (int t = 0; t < TILES; t++) {
+                const int at = 8 * t + row;
+                const u16* const from = x + (size_t)(at < rows ? at : 0) * (FORM == 1 ? K : FROM) + head * K + (unit + g) * 64 + (lane & 3) * 16;
+                inputs[g][t][0] = reinterpret_cast<const uint4*>(from)[0], inputs[g][t][1] = reinterpret_cast<const uint4*>(from)[1];
+            }
+        }
+    };
     // Weights are older than any launch, so the first of them come while the one in front still runs.
     await_inputs();
-    const int head = HEADS > 1 ? strip * 16 / (OUTPUTS / HEADS) : 0;
+    // With one tile and one strip there are registers for the inputs of the next group too.
+    constexpr bool PREFETCHES = TILES == 1 && STRIPS == 1;
+    if (PREFETCHES) load_inputs(begin);
 #pragma unroll AHEAD
     for (int first = begin; first < end; first += GROUP) {
-        uint4 own[GROUP][STRIPS][WORDS], inputs[GROUP][TILES][2];
+        uint4 own[GROUP][STRIPS][WORDS], now[GROUP][TILES][2];
         u32 own_pairs[GROUP][STRIPS];
+        if (!PREFETCHES) load_inputs(first);
 #pragma unroll
         for (int g = 0; g < GROUP; g++) {
 #pragma unroll
@@ -106,15 +124,11 @@ __device__ __forceinline__ void part_product(int block, const uint4* weights, co
                 for (int w = 0; w < WORDS; w++) own[g][s][w] = words[g][s][w];
                 own_pairs[g][s] = pairs[g][s];
             }
-            if (first + g >= end) continue;
 #pragma unroll
-            for (int t = 0; t < TILES; t++) {
-                const int at = 8 * t + row;
-                const u16* const from = x + (size_t)(at < rows ? at : 0) * (FORM == 1 ? K : FROM) + head * K + (first + g) * 64 + (lane & 3) * 16;
-                inputs[g][t][0] = reinterpret_cast<const uint4*>(from)[0], inputs[g][t][1] = reinterpret_cast<const uint4*>(from)[1];
-            }
+            for (int t = 0; t < TILES; t++) now[g][t][0] = inputs[g][t][0], now[g][t][1] = inputs[g][t][1];
         }
         load(first + GROUP);
+        if (PREFETCHES) load_inputs(first + GROUP);
 #pragma unroll
         for (int g = 0; g < GROUP; g++) {
             if (first + g >= end) break;
@@ -127,7 +141,7 @@ __device__ __forceinline__ void part_product(int block, const uint4* weights, co
                     weights_of<FORM>(a, own[g][s], tile);
 #pragma unroll
                     for (int t = 0; t < TILES; t++)
-                        multiply<FORM>(FORM == 2 ? part[t] : sums[s][t], a, pick(inputs[g][t], 2 * tile), pick(inputs[g][t], 2 * tile + 1));
+                        multiply<FORM>(FORM == 2 ? part[t] : sums[s][t], a, pick(now[g][t], 2 * tile), pick(now[g][t], 2 * tile + 1));
                 }
                 if constexpr (FORM == 2) {
                     float low, high;

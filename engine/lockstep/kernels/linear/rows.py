@@ -19,7 +19,7 @@ SOURCE = Path(__file__).with_name("rows.cu")
 MOST_ROWS, TILE_ROWS, UNIT, STRIP = 32, 8, 64, 16
 FORMS = ("bf16", "fp8", "q4")
 # Of 16 outputs a block has one or two; the compiler keeps registers free for so many blocks.
-KERNEL = Tuned("linear.rows", SOURCE, {"STRIPS": (1, 2), "BLOCKS": (1, 2)})
+KERNEL = Tuned("linear.rows", SOURCE, {"STRIPS": (1, 2), "BLOCKS": (1, 2, 3)})
 MOST_PARTS = 3
 # Two for each multiprocessor of the cards in mind; below the other number, warps are too few to keep memory busy.
 _LEAST_BLOCKS, _FEW_BLOCKS = 264, 200

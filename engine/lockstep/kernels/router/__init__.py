@@ -10,6 +10,5 @@ def route(logits: Tensor, correction: Tensor, count: int, factor: float) -> tupl
     """Experts `[R, count]` int64 and weights `[R, count]` fp32 for `logits [R, E]` fp32.
 
     Chosen by sigmoid + `correction [E]`, largest first, equal values by lower expert id; slot order is that order. Weights are the
-    bare sigmoids over their sum (+ 1e-20), times `factor`.
-    """
+    bare sigmoids over their sum (+ 1e-20), times `factor`."""
     return (host if host_rows.runs(logits) else ref).route(logits, correction, count, factor)

@@ -1,4 +1,4 @@
-"""Routing on a CUDA device, logits included, in one launch."""
+"""Routing on a CUDA device, logits included, in two launches."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lockstep.kernels import cuda
+from lockstep.kernels.linear import many
 
 SOURCE = Path(__file__).with_name("choose.cu")
 
@@ -21,17 +22,20 @@ def macros(inputs: int, experts: int, slots: int) -> dict[str, int]:
 
 
 def choose(
-    x: Tensor, router: Tensor, correction: Tensor, slots: int, factor: float, ticket: Tensor, count: int | Tensor
+    x: Tensor, router: Tensor, correction: Tensor, slots: int, factor: float, count: int | Tensor, pieces: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """As `router.route` for `x router^T`, with rows behind `count` (a number, or int32 on the device) choosing nobody: -1 and 0.
+    """As `router.route` for `x router^T`, `router [E, D]` fp32. Rows behind `count` (a number, or int32 on the device) get -1 and 0.
 
-    `router [E, D]` fp32; `ticket` int32 `[1]`, 0, one for each layer.
+    `pieces` are those of `many.pieces` of the router, for rows of prompt tiles.
     """
     rows, (experts, inputs) = len(x), router.shape
     logits, weights = (torch.empty(rows, size, dtype=torch.float32, device=x.device) for size in (experts, slots))
     chosen = torch.empty(rows, slots, dtype=torch.int64, device=x.device)
-    counted, known = (count, 1) if isinstance(count, Tensor) else (ticket, 0)
-    kernel = cuda.load(SOURCE, macros(inputs, experts, slots), x.device, {"choose": 0})["choose"]
-    held = rows if isinstance(count, Tensor) else count
-    kernel(experts // 2, 256, (x, router, correction, logits, chosen, weights, ticket, counted, rows, held, known, float(factor)), True)
+    counted = (count, rows, 1) if isinstance(count, Tensor) else (chosen, count, 0)
+    kernels = cuda.load(SOURCE, macros(inputs, experts, slots), x.device, {"logits": 0, "choose": 0})
+    if pieces is None or rows < many.TILE:
+        kernels["logits"](experts // 2, 256, (x, router, logits, *counted), True)
+    else:
+        logits = many.exact(x, pieces, experts)
+    kernels["choose"](rows, 32, (logits, correction, chosen, weights, *counted, float(factor)), True)
     return chosen, weights
