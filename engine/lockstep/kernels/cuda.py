@@ -65,7 +65,7 @@ _waiting: set[int] = set()
 
 
 class Beside:
-    """`with` it, launches go to a stream beside the current one, behind what that has so far; `join` makes the current one wait for them."""
+    """Under `with`, launches go to a stream beside the current one, behind what that has so far; `join` lets it wait for them."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = _second_stream(device)

@@ -1,7 +1,6 @@
 """GLM-5.3-Flash, the text model: embedding, streams, layers, head, and the two ways rows go through them.
 
-Knows no request, no sampling and no drafting; who owns slots and pages is the caller's business.
-"""
+Knows no request, no sampling and no drafting; who owns slots and pages is the caller's business."""
 
 from __future__ import annotations
 
@@ -29,6 +28,7 @@ from lockstep.layers.mlp import DenseMlp, SparseMlp
 from lockstep.layers.norm import RmsNorm
 from lockstep.layers.params import Params, WeightSource
 from lockstep.layers.rows import RowMemory, Rows, TokenStore
+from lockstep.model import slices
 from lockstep.model.rounds import Opened, Rounds
 from lockstep.model.rows import RowPlanner
 from lockstep.weights.split import SplitWeights
@@ -42,8 +42,7 @@ Window = tuple[Sequence, Items[int]]
 class RowOutput:
     """What a pass returns for R rows: `hidden [R, D]` after the final norm; `taps [len(taps), R, D]`, stream means after those layers.
 
-    A tap numbered as the layer behind the last one is `hidden` itself. `logits` as of `GlmModel.head`, where the pass has them already.
-    """
+    A tap numbered as the layer behind the last one is `hidden` itself. `logits` as of `GlmModel.head`, where the pass has them already."""
 
     hidden: Tensor
     taps: Tensor
@@ -80,8 +79,7 @@ class GlmModel:
     """The loaded model. `attach` it to its memory before running rows.
 
     Prompt tokens go through `run_prompt` in tiles of 64 rows on the absolute grid, generated tokens through `run_step` and `commit`. Every
-    row's bits depend on the committed state and the rows before it in its tile or window only.
-    """
+    row's bits depend on the committed state and the rows before it in its tile or window only."""
 
     def __init__(self, params: Params, config: TextConfig) -> None:
         params.share.check(config)
@@ -101,6 +99,7 @@ class GlmModel:
         self._head = Head(trunk, "embed_tokens", config) if config.tie_word_embeddings else Head(params, "lm_head", config)
         self._open: tuple[list[Window], list[int], StepWindow | Opened] | None = None
         self.rounds: Rounds | None = None
+        self.slices: slices.Slices | None = None
 
     @classmethod
     def load(
@@ -127,7 +126,13 @@ class GlmModel:
         self._stores = [next(stores) if kind is Attention.DSA else None for kind in self.config.attention_kinds]
         grouped = all(isinstance(layer.mlp, DenseMlp) or isinstance(layer.mlp.experts, GroupedExperts) for layer in self.layers)
         if Rounds.run_here(self.config, slots, grouped):
-            self.rounds = Rounds(self.config, [layer.attention for layer in self.layers], pool, slots, self._round)
+            # What ranks tell each other goes by the host unless a library takes it into a graph, which nobody has tried.
+            alone, attentions = self.exchange.share.ranks == 1, [layer.attention for layer in self.layers]
+            self.rounds = Rounds(self.config, attentions, pool, slots, self._round, alone)
+            attending = [layer.attention for layer in self.layers if isinstance(layer.attention, LatentAttention)]
+            import os
+
+            self.slices = slices.Slices(self.config, attending, pool, slots) if os.environ.get("G3") else None
 
     @torch.inference_mode()
     def run_prompt(
@@ -143,15 +148,14 @@ class GlmModel:
 
         `pictures` are rows `[n, D]` that stand in for the embeddings of `ids` from some place on, of several pairs each its own.
         Raises ValueError if `sequence.length` is not a multiple of 64 (so only the last slice of a prompt may end off the grid), if
-        `ids` is empty or if the pages do not cover it.
-        """
+        `ids` is empty or if the pages do not cover it."""
         if sequence.length % PROMPT_ROWS or not ids:
             raise ValueError(
                 f"prompt slice of {len(ids)} tokens at position {sequence.length}; "
                 f"needed: at least one token, at a multiple of {PROMPT_ROWS}"
             )
-        tiles = range(0, len(ids), PROMPT_ROWS)
-        outputs = [self._prompt_tile(sequence, ids[at : at + PROMPT_ROWS], taps, _within(pictures, at)) for at in tiles]
+        step, run = (PROMPT_ROWS, self._prompt_tile) if self.slices is None else (slices.MOST_ROWS, self._prompt_slice)
+        outputs = [run(sequence, ids[at : at + step], taps, _within(pictures, at, step)) for at in range(0, len(ids), step)]
         hidden = torch.cat([output.hidden for output in outputs]) if every_row else outputs[-1].hidden[-1:]
         return RowOutput(hidden, torch.cat([output.taps for output in outputs], 1))
 
@@ -163,13 +167,20 @@ class GlmModel:
         sequence.length += rows.count
         return output
 
+    def _prompt_slice(self, sequence: Sequence, ids: Items[int], taps: Items[int], pictures: Items[tuple[int, Tensor]]) -> RowOutput:
+        assert self.slices is not None
+        rows = self.slices.rows(sequence, ids)
+        output = self._forward(rows, None, taps, pictures)
+        self.slices.commit(rows)
+        sequence.length += rows.count
+        return output
+
     @torch.inference_mode()
     def run_step(self, windows: Items[Window], taps: Items[int] = ()) -> RowOutput:
         """Run one window of n >= 1 tokens per sequence as n serial steps would; rows come back window after window.
 
         Nothing is committed until `commit`; a further `run_step` without it forgets this one. At most 32 rows in all, each sequence once,
-        else ValueError.
-        """
+        else ValueError."""
         total = sum(len(ids) for _, ids in windows)
         if not windows or any(not ids for _, ids in windows) or total > MAX_STEP_ROWS:
             raise ValueError(f"{len(windows)} windows of {total} rows; needed: 1..{MAX_STEP_ROWS} rows, at least one a window")
@@ -247,9 +258,9 @@ def rank_params(
     return Params(source, "", torch.device(device), dtype, exchange)
 
 
-def _within(pictures: Items[tuple[int, Tensor]], start: int) -> list[tuple[int, Tensor]]:
-    """The parts of `pictures` in the tile that begins at `start`, places counted from there."""
-    parts = ((max(at - start, 0), rows[max(start - at, 0) : start + PROMPT_ROWS - at]) for at, rows in pictures if at < start + PROMPT_ROWS)
+def _within(pictures: Items[tuple[int, Tensor]], start: int, count: int) -> list[tuple[int, Tensor]]:
+    """The parts of `pictures` in the `count` rows that begin at `start`, places counted from there."""
+    parts = ((max(at - start, 0), rows[max(start - at, 0) : start + count - at]) for at, rows in pictures if at < start + count)
     return [(at, rows) for at, rows in parts if len(rows)]
 
 

@@ -15,6 +15,7 @@ from lockstep.cache import PAGE_TOKENS, Sequence, StateSlots, TokenPool
 from lockstep.cache.window import row_starts
 from lockstep.config.model import TextConfig
 from lockstep.kernels import round as plans
+from lockstep.kernels.indexer import paged as indexing
 from lockstep.kernels.kda import chain
 from lockstep.kernels.latent_attention import paged
 from lockstep.kernels.round import Round
@@ -45,9 +46,15 @@ class Rounds:
     """
 
     def __init__(
-        self, config: TextConfig, attentions: Items[KdaAttention | LatentAttention], pool: TokenPool, slots: StateSlots, forward: Forward
+        self,
+        config: TextConfig,
+        attentions: Items[KdaAttention | LatentAttention],
+        pool: TokenPool,
+        slots: StateSlots,
+        forward: Forward,
+        graphs: bool,
     ) -> None:
-        self.graphs = True
+        self.graphs = graphs
         self._config, self._pool, self._slots, self._forward = config, pool, slots, forward
         self._kda = [one for one in attentions if isinstance(one, KdaAttention)]
         self._attending = [one for one in attentions if isinstance(one, LatentAttention)]
@@ -56,6 +63,7 @@ class Rounds:
         self._table = chain.table_of([one.mixer for one in self._kda], slots.kda.device) if self._kda else self._pages
         self._memory = torch.cuda.graph_pool_handle() if slots.kda.is_cuda else None
         self._kept: dict[tuple[int, bool, tuple[int, ...]], _Captured] = {}
+        self._scores: Tensor | None = None
 
     @staticmethod
     def run_here(config: TextConfig, slots: StateSlots, grouped: bool) -> bool:
@@ -97,10 +105,12 @@ class Rounds:
             device, kind = slots.kda.device, slots.conv_tail.dtype
             with torch.inference_mode(False):
                 plan = torch.zeros(plans.plan_size(rows, most) + rows, dtype=torch.int32, device=device)
-                reach = self._pool.pages * self._pool.pools_per_page
                 projected = torch.zeros(len(self._kda), rows, self._pitch(), dtype=kind, device=device)
                 raw = torch.zeros(len(self._attending), rows, slots.index_tail.shape[3], dtype=kind, device=device)
-                scores = torch.empty(rows, reach, device=device) if scored else None
+                if scored and self._scores is None:
+                    reach = min(self._pool.pages * self._pool.pools_per_page, indexing.MOST_POOLS)
+                    self._scores = torch.empty(BUCKETS[-1], reach, device=device)
+            scores = self._scores[:rows] if scored and self._scores is not None else None
             at = Round(rows, most, plan, self._pages, slots.kda, slots.conv_tail, slots.index_tail, projected, raw, scores)
             none = plan[:0]
             own = Rows(rows, rows, plan[plans.HEAD : plans.HEAD + rows], (), none, none, none, none, none, none, (), at)
