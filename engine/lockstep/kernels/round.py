@@ -31,6 +31,20 @@ class Round:
     scores: Tensor | None
 
 
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Whole tiles of one sequence's prompt: `count` rows from position `first` on, in `slot`, whose committed state is `copy`.
+
+    Of `at` the plan, one page list, the memory and `raw` are there.
+    """
+
+    at: Round
+    slot: int
+    copy: int
+    first: int
+    count: int
+
+
 def plan_size(rows: int, most: int) -> int:
     """Values of a plan."""
     return keeps_at(rows, most) + most

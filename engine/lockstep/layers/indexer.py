@@ -5,9 +5,9 @@ from torch import Tensor
 
 from lockstep.config.model import TextConfig
 from lockstep.kernels import fp8, indexer
-from lockstep.kernels.indexer import paged
+from lockstep.kernels.indexer import many, paged
 from lockstep.kernels.rms_norm import layer_norm
-from lockstep.kernels.round import Round
+from lockstep.kernels.round import Round, Slice
 from lockstep.layers.linear import Linear
 from lockstep.layers.params import Params
 from lockstep.layers.rows import RowMemory, Rows, ScoredRows, TokenStore
@@ -41,11 +41,13 @@ class Indexer:
         keys = fp8.read(store.pooled, group.pool_places, query.dtype)
         return indexer.select(indexer.scores(query, weight, keys), group.candidates, self.limit)
 
-    def choose(self, queries: Tensor, projected: Tensor, at: Round, store: TokenStore) -> Tensor:
-        """Pools of a step's rows, see `kernels.indexer.paged`. Queries end each row of `queries`, weights stand before the gate."""
+    def choose(self, queries: Tensor, projected: Tensor, at: Round, store: TokenStore, part: Slice | None = None) -> Tensor | None:
+        """Pools of the rows of a step, or of a prompt's `part`; see `kernels.indexer`. Queries end their rows, weights the gate's."""
         own, pitch, coded = self.heads * self.width, projected.shape[1], store.pooled.dtype is torch.uint8
         places = (queries.shape[1], queries.shape[1] - own, pitch, pitch - self.width - self.heads)
         found = paged.macros(self.heads, self.width, self.limit, *places, coded)
+        if part is not None:
+            return many.choose(queries, projected, store.pooled, at.pages, part.first, part.count, self.scale, found)
         return paged.choose(queries, projected, store.pooled, at, self.scale, found)
 
     def replace(self, keys: Tensor, chosen: Tensor, group: ScoredRows) -> None:

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from lockstep.config.model import TextConfig
 from lockstep.kernels import kda
-from lockstep.kernels.kda import chain
+from lockstep.kernels.kda import chain, chunk
 from lockstep.kernels.linear import pack
 from lockstep.kernels.rms_norm import gated_rms_norm
+from lockstep.kernels.round import Slice
 from lockstep.layers.linear import Linear
 from lockstep.layers.params import Params
 from lockstep.layers.rows import RowMemory, Rows
@@ -44,7 +45,16 @@ class KdaAttention:
         if rows.round is not None:
             self.project.into(rows.round.projected[self.layer], x)
             return self.exchange.add(self.out(chain.window(rows.round, self.layer, self.mixer, self.norm_weight, self.norm_eps)))
+        if rows.slice is not None:
+            return self.exchange.add(self.out(self._tiles(self.project(x), rows.slice)))
         assert memory is not None
         inputs, gate = kda.prepare(self.project(x), partial(memory.conv_source, self.layer), rows.conv_index, self.mixer)
         o = gated_rms_norm(memory.delta_rule(self.layer, inputs), self.norm_weight, gate, self.norm_eps)
         return self.exchange.add(self.out(o.flatten(1)))
+
+    def _tiles(self, projected: Tensor, at: Slice) -> Tensor:
+        tail = at.at.conv_tail[self.layer, at.slot]
+        o, gate = chunk.tiles(projected, at.count, tail, at.at.kda[self.layer, at.copy], self.mixer)
+        newest = torch.cat([tail, projected[max(0, at.count - len(tail)) : at.count, : tail.shape[1]]])
+        tail.copy_(newest[-len(tail) :])
+        return gated_rms_norm(o, self.norm_weight, gate, self.norm_eps).flatten(1)

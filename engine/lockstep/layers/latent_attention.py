@@ -8,9 +8,9 @@ from torch import Tensor
 from lockstep.config.model import TextConfig
 from lockstep.kernels import fp8
 from lockstep.kernels.cuda import Kernel
-from lockstep.kernels.latent_attention import attend, paged
+from lockstep.kernels.latent_attention import attend, many, paged
 from lockstep.kernels.linear import linear, pack_rows
-from lockstep.kernels.round import Round
+from lockstep.kernels.round import Round, Slice
 from lockstep.layers.indexer import Indexer
 from lockstep.layers.linear import Linear
 from lockstep.layers.norm import RmsNorm
@@ -23,8 +23,7 @@ SelectionHook = Callable[[int, Rows, list[tuple[ScoredRows, Tensor]]], None]
 class LatentAttention:
     """A DSA layer of the trunk or of a drafter; which storage it uses comes with the call.
 
-    Heads are this rank's; latents and the choice of keys are the same on every rank.
-    """
+    Heads are this rank's; latents and the choice of keys are the same on every rank."""
 
     def __init__(self, params: Params, config: TextConfig) -> None:
         hidden, heads = config.hidden_size, params.share.part(config.num_attention_heads)
@@ -61,6 +60,8 @@ class LatentAttention:
         """`x [R, D]` to `[R, D]`; stores latents and pooled keys of the rows first, then reads."""
         if rows.round is not None:
             return self._over_pages(x, rows.round, store)
+        if rows.slice is not None:
+            return self._over_pages(x, rows.slice.at, store, rows.slice)
         assert memory is not None
         query, latent, key, weight, gate = self.project(x).split_with_sizes(self.sizes, -1)
         query = self.query_norm(query)
@@ -73,14 +74,17 @@ class LatentAttention:
             context = torch.cat([context, context.new_zeros(rows.padded - rows.count, *context.shape[1:])])
         return self.exchange.add(self.out(linear(context, self.expand_value).flatten(1)))
 
-    def _over_pages(self, x: Tensor, at: Round, store: TokenStore) -> Tensor:
+    def _over_pages(self, x: Tensor, at: Round, store: TokenStore, part: Slice | None = None) -> Tensor:
         kernels = self.kernels(store.latents.dtype is torch.uint8, x.device)
         projected = self.project(x)
         both = self.both(paged.prepare(projected, at, store.layer, self.norms, store.latents, store.pooled, kernels))
-        chosen = self.indexer.choose(both, projected, at, store) if at.scores is not None else None
+        chosen = self.indexer.choose(both, projected, at, store, part) if part or at.scores is not None else None
         width = both.shape[1] - self.indexer.heads * self.indexer.width
         absorbed = linear(both[:, :width].unflatten(1, (self.heads, -1)), self.absorb_key)
-        context = paged.attend(absorbed, at, store.latents, chosen, self.scale, kernels)
+        if part is None:
+            context = paged.attend(absorbed, at, store.latents, chosen, self.scale, kernels)
+        else:
+            context = many.attend(absorbed, store.latents, chosen, at.pages, part.first, part.count, self.scale, self.indexer.limit)
         return self.exchange.add(self.out(linear(context, self.expand_value).flatten(1)))
 
     def kernels(self, coded: bool, device: torch.device) -> dict[str, Kernel]:

@@ -6,7 +6,7 @@ from typing import Protocol
 from torch import Tensor
 
 from lockstep.kernels.kda import RowInputs
-from lockstep.kernels.round import Round
+from lockstep.kernels.round import Round, Slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Rows:
     sources of `RowMemory`. `latent_places`, `pool_places [padded]` say where a row stores its latent and the pool ending with it
     (padding and rows that end no pool write to spare places). `keys [count, K']`, `key_bias [count, 1, K']` list each row's keys as if
     it selected pools 0, 1, ..; `scored` names the rows whose selection must replace the first index_topk of them. A step on a CUDA
-    device has a `round` in place of all this but counts and ids.
+    device has a `round`, one of prompts a `slice`, in place of all this but counts and ids.
     """
 
     count: int
@@ -45,6 +45,7 @@ class Rows:
     key_bias: Tensor
     scored: tuple[ScoredRows, ...]
     round: Round | None = None
+    slice: Slice | None = None
 
 
 class RowMemory(Protocol):

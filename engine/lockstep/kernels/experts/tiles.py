@@ -1,7 +1,6 @@
 """EXL3 experts of many rows on a CUDA device: rows grouped by expert into tiles of up to 128, weights decoded once a tile. Knows no router.
 
-A row's bits depend on the row and its experts alone. They are not those of `grouped`, which steps use.
-"""
+A row's bits depend on the row and its experts alone. They are not those of `grouped`, which steps use."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -82,11 +82,6 @@ __device__ __forceinline__ void weights_alone(u32* a, u32 before, u32 word, u32 
 
 #endif
 
-__device__ __forceinline__ float half_to_float(u16 x) {
-    float y;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
-    return y;
-}
 __device__ __forceinline__ u16 to_half(float x) {
     u16 y;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));

@@ -1,8 +1,7 @@
 """Dense products of many rows on a CUDA device: weights are expanded to bf16 once a call, the library multiplies. Knows no layer.
 
-A row's bits must not depend on how many rows there are. So each shape is tried with every number of tiles, once a process, and rows are padded
-to the next number that gives the bits of the most.
-"""
+A row's bits must not depend on how many rows there are. So each shape is tried with every number of tiles, once a process, and rows are
+padded to the next number that gives the bits of the most."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -34,8 +33,7 @@ def expand(matrix: "RowMatrix") -> Tensor:
 def linear(x: Tensor, parts: Sequence["RowMatrix"], limit: float | None = None) -> Tensor:
     """bf16 `[R, sum of outputs]` (`[R, heads, outputs]`) of bf16 rows `x [R, inputs]` (`[R, heads, inputs]`), any number of them.
 
-    With a `limit` the outputs are gate and up, and their clamped SwiGLU comes back, `[R, outputs / 2]`.
-    """
+    With a `limit` the outputs are gate and up, and their clamped SwiGLU comes back, `[R, outputs / 2]`."""
     if limit is not None:
         both = linear(x, parts)
         out = both.new_empty(len(x), both.shape[1] // 2)
@@ -50,17 +48,35 @@ def linear(x: Tensor, parts: Sequence["RowMatrix"], limit: float | None = None) 
     return found[0] if len(found) == 1 else torch.cat(found, -1)
 
 
-def product(x: Tensor, weight: Tensor) -> Tensor:
-    """`[R, inputs]` (`[R, heads, inputs]`) by `weight [heads, inputs, outputs]`, bf16, at most 4096 rows."""
+def product(x: Tensor, weight: Tensor, kind: torch.dtype = torch.bfloat16) -> Tensor:
+    """`[R, inputs]` (`[R, heads, inputs]`) by `weight [heads, inputs, outputs]`, bf16, at most 4096 rows; out in `kind`."""
     rows, x = len(x), x.contiguous()
-    padded = safe_rows(tuple(weight.shape), weight.stride(), x.device)[rows]
+    padded = safe_rows(tuple(weight.shape), weight.stride(), x.device, kind)[rows]
     if padded > rows:
         x = torch.cat([x, x.new_zeros(padded - rows, *x.shape[1:])])
-    return _multiply(x, weight)[:rows]
+    return _multiply(x, weight, kind)[:rows]
 
 
-def _multiply(x: Tensor, weight: Tensor) -> Tensor:
+def _multiply(x: Tensor, weight: Tensor, kind: torch.dtype) -> Tensor:
+    if kind is torch.float32:
+        return torch.mm(x, weight[0], out_dtype=kind)
     return torch.mm(x, weight[0]) if x.dim() == 2 else torch.bmm(x.transpose(0, 1), weight).transpose(0, 1)
+
+
+def pieces(weight: Tensor) -> Tensor:
+    """fp32 `[outputs, inputs]` as the fewest bf16 matrices that add up to it, side by side, `[1, inputs, n outputs]`."""
+    found, rest = [], weight
+    while not found or (len(found) < 3 and bool(rest.any())):
+        found.append(rest.bfloat16())
+        rest = rest - found[-1].float()
+    return torch.cat(found).T.unsqueeze(0)
+
+
+def exact(x: Tensor, weight: Tensor, outputs: int) -> Tensor:
+    """fp32 `[R, outputs]` of bf16 rows by what `pieces` made of fp32 weights: products are exact, sums fp32."""
+    made = product(x, weight, torch.float32)
+    parts = made.split(outputs, 1)
+    return made if len(parts) == 1 else sum(parts[1:], parts[0])
 
 
 class _Padded(dict[int, int]):
@@ -69,16 +85,16 @@ class _Padded(dict[int, int]):
 
 
 @cache
-def safe_rows(shape: tuple[int, int, int], strides: tuple[int, ...], device: torch.device) -> dict[int, int]:
+def safe_rows(shape: tuple[int, int, int], strides: tuple[int, ...], device: torch.device, kind: torch.dtype) -> dict[int, int]:
     """Number of rows -> the least number of rows whose product with such a weight has, row by row, the bits of that of the most."""
     draw = torch.Generator(device).manual_seed(0)
     make = lambda *size: torch.randn(*size, generator=draw, device=device).bfloat16()  # noqa: E731
     heads, inputs, _ = shape
     x = make(MOST, heads, inputs) if heads > 1 else make(MOST, inputs)
     weight = torch.empty_strided(shape, strides, dtype=x.dtype, device=device).copy_(make(*shape))
-    whole, found, least = _multiply(x, weight), _Padded(), MOST
+    whole, found, least = _multiply(x, weight, kind), _Padded(), MOST
     for rows in range(MOST, 0, -TILE):
         # exact: another order of sums shows in one of some ten thousand rounded results; here are at least 64 times the outputs.
-        least = rows if torch.equal(_multiply(x[:rows], weight), whole[:rows]) else least
+        least = rows if torch.equal(_multiply(x[:rows], weight, kind), whole[:rows]) else least
         found[rows] = least
     return found
