@@ -1,5 +1,6 @@
 """A Python environment made once from a hash-locked list and shared by every build that uses the same list."""
 
+import contextlib
 import os
 import platform
 import site
@@ -82,9 +83,11 @@ class Environment:
 
         After an update the one of before serves until a start has made the new one: a server that runs can be looked at and ended.
         """
-        made = self.place if self.is_ready() else self._earlier()
-        if made is not None:
-            site.addsitedir(str(made / self.packages.relative_to(self.place)))
+        # One of another user is told by who needs it.
+        with contextlib.suppress(PermissionError):
+            made = self.place if self.is_ready() else self._earlier()
+            if made is not None:
+                site.addsitedir(str(made / self.packages.relative_to(self.place)))
 
     def _earlier(self) -> Path | None:
         there = self.place.parent.glob(f"{self._name}-*")
