@@ -17,6 +17,7 @@ def status(job: Job, words: Sequence[str]) -> int:
     """Exit status 0: it serves; 3: none runs; 4: it loads, or something of it died."""
     record = server.find(job.places)
     if record is None:
+        _say(job, "stopped")
         job.ui.line("stopped: no server was started, or ./stop.sh ended it")
         return STOPPED
     launch = record.launch
@@ -25,6 +26,7 @@ def status(job: Job, words: Sequence[str]) -> int:
     )
     job.ui.line(f"run:      {record.folder}")
     if not server.is_alive(record):
+        _say(job, "dead", record)
         number = record.identity.pid if record.identity else launch.container
         last = runlog.tail(record.log, 1)
         job.ui.line(f"state:    dead: the server (process {number}) ended without ./stop.sh")
@@ -32,6 +34,7 @@ def status(job: Job, words: Sequence[str]) -> int:
         job.ui.line("do this:  ./start.sh archives its logs and starts again")
         return UNWELL
     health = server.health(record)
+    _say(job, health.state, record)
     if health.state == "ready":
         job.ui.line("state:    live")
     elif health.state == "failed":
@@ -42,6 +45,13 @@ def status(job: Job, words: Sequence[str]) -> int:
     for difference in launching.differences(launch, job.config):
         job.ui.line(f"differs:  {difference}")
     return RUNS if health.state == "ready" else UNWELL
+
+
+def _say(job: Job, state: str, record: server.Record | None = None) -> None:
+    """For programs: stopped, dead, or what the server says of itself: ready, loading, failed or silent."""
+    if job.ui.is_json:
+        told = {"url": record.launch.url, "model": record.launch.name, "run": str(record.folder)} if record else {}
+        job.ui.say(state=state, **told)
 
 
 def config(job: Job, words: Sequence[str]) -> int:
