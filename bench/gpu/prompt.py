@@ -1,7 +1,8 @@
 """A prompt chunk of 4096 tokens through one rank's layers on one GPU: slices change no bit, then milliseconds and each kernel's share.
 
-`PYTHONPATH=engine:tests python bench/gpu/prompt.py OUT.json` draws every layer's weights on the GPU; nothing is written to a disk. The chunk
-runs behind nothing and behind 28,672 tokens; `chunk_ms` is wall time of `run_prompt`, its last row's norm included, without head and sampling.
+`PYTHONPATH=engine:tests python bench/gpu/prompt.py OUT.json` draws every layer's weights on the GPU; nothing is written to a disk. The
+chunk runs behind nothing and behind 28,672 tokens. `chunk_ms` is wall time of `run_prompt`, the last row's norm included, without head and
+sampling.
 """
 
 from __future__ import annotations

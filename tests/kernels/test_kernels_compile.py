@@ -7,17 +7,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from fixtures.compiled import Resources, compiled
+from fixtures.compiled import compiled, holds
 from lockstep.kernels import cuda, experts
 from lockstep.kernels.cuda import MOST_SHARED_BYTES
 from lockstep.kernels.exl3 import CODEBOOKS
-from lockstep.kernels.experts import grouped
+from lockstep.kernels.experts import grouped, tiles
 from lockstep.kernels.experts.grouped import Shape
 from lockstep.kernels.hyper_connection import fused as sites
+from lockstep.kernels.indexer import many as prompt_indexing
 from lockstep.kernels.indexer import paged as indexing
-from lockstep.kernels.kda import chain
+from lockstep.kernels.kda import chain, chunk
+from lockstep.kernels.latent_attention import many as prompt_attention
 from lockstep.kernels.latent_attention import paged as attention
 from lockstep.kernels.linear import RowMatrix, rows
+from lockstep.kernels.linear import many as prompt_products
 from lockstep.kernels.rms_norm import fused as norms
 from lockstep.kernels.router import choose
 from lockstep.kernels.sampling import fused as sampling
@@ -27,14 +30,6 @@ TARGET = "sm_120"
 WIDTHS = ((4096, 1024), (4096, 2048), (256, 128))
 SHAPES = [shape for hidden, width in WIDTHS for shape in (Shape(hidden, 2 * width, 2), Shape(width, hidden, 1))]
 ALL_SOURCES = sorted(path for path in Path(experts.__file__).parents[1].rglob("*.cu"))
-
-
-def holds(found: dict[str, Resources], kernels: set[str], dynamic_bytes: int = 0) -> None:
-    assert set(found) == kernels
-    for name, resources in found.items():
-        assert resources.spilled_bytes == 0, f"{name} spills {resources.spilled_bytes} bytes a thread"
-        assert resources.stack_bytes == 0, f"{name} keeps {resources.stack_bytes} bytes a thread on a stack"
-        assert resources.shared_bytes + dynamic_bytes <= MOST_SHARED_BYTES, name
 
 
 @pytest.mark.parametrize(("card", "shape"), [*((TARGET, shape) for shape in SHAPES), *(("sm_90", shape) for shape in SHAPES[:2])])
@@ -106,7 +101,9 @@ def test_attention_over_pages_compiles_for_the_target(coded: bool):
 
 
 def test_every_source_is_compiled_here():
-    assert set(ALL_SOURCES) == {module.SOURCE for module in (grouped, rows, chain, sites, norms, sampling, attention, indexing, choose)}
+    of_prompts = (tiles, chunk, prompt_attention, prompt_indexing, prompt_products)  # see test_prompt_kernels_compile.py
+    here = (grouped, rows, chain, sites, norms, sampling, attention, indexing, choose)
+    assert set(ALL_SOURCES) == {module.SOURCE for module in (*here, *of_prompts)}
 
 
 def test_a_source_that_does_not_compile_is_named_with_the_compilers_words(tmp_path: Path):
