@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import re
 import resource
@@ -336,12 +337,15 @@ def test_one_connection_too_many_is_refused_in_words(tmp_path: Path) -> None:
 def test_an_idle_connection_outlives_what_clients_keep_theirs_for(busy: Front) -> None:
     """Pools hold connections from 15 s (aiohttp) to 90 s (Go); a server that closes first makes their next request fail."""
     assert KEEP_ALIVE_S >= 120
-    with socket.create_connection(("127.0.0.1", busy.port)) as connection:
-        connection.settimeout(3)
-        for idle_s in (0.0, 6.5):
-            time.sleep(idle_s)
-            connection.sendall(GET)
-            assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+    connection = http.client.HTTPConnection("127.0.0.1", busy.port, timeout=3)
+    connection.connect()
+    same = connection.sock
+    for idle_s in (0.0, 6.5):
+        time.sleep(idle_s)
+        connection.request("GET", "/health")
+        reply = connection.getresponse()
+        assert (reply.status, connection.sock is same, bool(reply.read())) == (200, True, True)
+    connection.close()
 
 
 def test_an_idle_connection_is_closed_when_its_time_is_over_and_not_before(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from fixtures.fronts import ROOT, Front, free_port, rounds
 
 DASHBOARD = json.loads((ROOT / "docker" / "grafana.json").read_text())
 QUERIES = [(panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel["targets"]]
-BODY = {"messages": [{"role": "user", "content": "hi"}]}
+BODY = {"messages": [{"role": "user", "content": "hi"}], "loop_guard": False}
 CONFIG = """
 global: {{scrape_interval: 500ms, scrape_timeout: 400ms}}
 scrape_configs:

@@ -16,7 +16,7 @@ import pytest
 from fixtures.fronts import Front, events, rounds, wait_until
 
 CHAT = "/v1/chat/completions"
-BODY = {"messages": [{"role": "user", "content": "hi"}]}
+BODY = {"messages": [{"role": "user", "content": "hi"}], "loop_guard": False}
 ENDLESS = {"rounds": rounds(*["word "] * 2000), "delay_s": 0.01, "slots": 2, "max_queued": 2}
 Serve = Callable[..., Front]
 
