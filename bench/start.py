@@ -118,7 +118,7 @@ def summary(runs: list[dict[str, Any]], bound_s: float) -> dict[str, Any]:
 
 def machine() -> Mapping[str, Any]:
     models = re.findall(r"^model name\s*:\s*(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return {"machine": platform.machine(), "processor": models[0] if models else "", "processors": os.cpu_count()}
+    return {"machine": platform.machine(), "processor": models[0] if models else "", "processors": os.cpu_count(), "niceness": os.nice(0)}
 
 
 def main() -> int:
