@@ -54,8 +54,7 @@ class ScriptedSite:
     def __init__(self, rounds: list[tuple[int, ...]], finish: FinishReason) -> None:
         self.rounds, self.finish, self.in_flight = rounds, finish, 0
         self.options = SimpleNamespace(max_queued=1, parallel=1)
-        counted = ("observe", "count_request", "count_finish", "count_loop", "count_disconnection")
-        self.meters = SimpleNamespace(**dict.fromkeys(counted, lambda *_: None))
+        self.meters = SimpleNamespace(observe=lambda *_: None, count=lambda *_: None, model="m")
         self.template = SimpleNamespace(thoughts=SimpleNamespace(put=lambda *_: None))
         self.engine = SimpleNamespace(facts=None, snapshot=None, submit=self.submit, cancel=lambda _: None)
 

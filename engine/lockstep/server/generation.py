@@ -187,7 +187,7 @@ class Generation:
         site.require_ready()
         limit = self.slots + site.options.max_queued
         if site.in_flight >= limit:
-            site.meters.count_request(self._route, "429", self.request.owner)
+            site.meters.count("requests", self._route, "429", self.request.owner)
             wait_s = site.engine.snapshot.retry_after_s if site.engine.snapshot else 0
             raise overloaded(f"{site.in_flight} requests are running or waiting, as many as this server takes; try again later.", wait_s)
         site.in_flight += 1
@@ -250,7 +250,7 @@ class Generation:
     def _finish(self) -> Delta:
         """What was held back; only then is it known whether the reply ended on a call or on a stop string."""
         if self.text.cycle:
-            self._site.meters.count_loop()
+            self._site.meters.count("loops")
             log.warning("%s was ended: it repeated %d tokens over and over", self.request.id, self.text.cycle)
         tail = self.text.finish(is_cut=self.finish_reason == FinishReason.LENGTH)
         if self.text.stopped is not None:
@@ -290,16 +290,16 @@ class Generation:
 
     def _record(self, status: str) -> None:
         meters, spent_s = self._site.meters, time.monotonic() - self._began_s
-        meters.count_request(self._route, status, self.request.owner)
+        meters.count("requests", self._route, status, self.request.owner)
         if status == "200":
-            meters.count_finish(self.finish_reason)
+            meters.count("finished", meters.model, self.finish_reason)
             meters.observe("total_s", spent_s)
             for key in ("queued_s", "prefill_s", "decode_s"):
                 meters.observe(key, getattr(self._engine_usage, key))
             meters.observe("prompt_tokens", len(self.request.prompt_ids))
             meters.observe("reply_tokens", len(self.text.tokens))
         elif status == "cancelled":
-            meters.count_disconnection()
+            meters.count("left")
         log.info(
             "%s %s %s: prompt %d, reply %d tokens, %s, %.3f s",
             self.request.id, self._route, status, len(self.request.prompt_ids), len(self.text.tokens), self.finish_reason or "-", spent_s,

@@ -14,6 +14,13 @@ from lockstep.server.stream import Json
 
 router = APIRouter(tags=["health"])
 _DOWN = ("dead", "stalled")
+_FIGURES = {
+    "requests_running": "running", "queued": "waiting", "queued_tokens": "waiting_tokens", "pauses_total": "pauses_total",
+    "pool_free_tokens": "pool_free_tokens", "prompt_tokens_total": "prompt_tokens_total", "rounds_total": "steps_total",
+    "completion_tokens_total": "generated_tokens_total", "drafted_total": "drafted_tokens_total", "accepted_total": "accepted_tokens_total",
+    "cached_tokens_total": "kept_hit_tokens_total", "kept_prompts": "kept_prompts", "kept_bytes": "kept_bytes",
+}  # fmt: skip
+_KEPT = ("bytes", "disk_bytes", "asked_tokens_total", "hit_tokens_total", "spilled_total", "returned_total", "lost_total")
 
 
 @router.get("/health", response_model=Health, responses={503: {"model": Health}})
@@ -88,30 +95,16 @@ def _engine_facts(site: Deployment) -> dict[str, Any]:
     if engine is None or site.engine.state is EngineState.DEAD:
         return {"busy": False, "requests_running": 0}
     snapshot = site.report or Snapshot(0, 0, engine.pool_tokens, 0, 0, 0, 0, 0)
-    return {
+    totals = site.meters.totals
+    told = {name: getattr(snapshot, source) for name, source in _FIGURES.items()}
+    return told | {
         "busy": snapshot.running > 0,
-        "requests_running": snapshot.running,
-        "queued": snapshot.waiting,
-        "queued_tokens": snapshot.waiting_tokens,
+        "requests_total": int(totals["requests"]),
+        "prefill_seconds_total": round(totals["prefill_s"], 3),
+        "decode_seconds_total": round(totals["decode_s"], 3),
         "streams": {"running": snapshot.running, "paused": snapshot.paused, "waiting": snapshot.waiting, "max": engine.slots},
-        "pauses_total": snapshot.pauses_total,
         "pool_tokens": engine.pool_tokens,
-        "pool_free_tokens": snapshot.pool_free_tokens,
-        "prompt_tokens_total": snapshot.prompt_tokens_total,
-        "completion_tokens_total": snapshot.generated_tokens_total,
-        "rounds_total": snapshot.steps_total,
-        "drafted_total": snapshot.drafted_tokens_total,
-        "accepted_total": snapshot.accepted_tokens_total,
-        "kept": {
-            "states": snapshot.kept_prompts,
-            "bytes": snapshot.kept_bytes,
-            "disk_bytes": snapshot.kept_disk_bytes,
-            "asked_tokens_total": snapshot.kept_asked_tokens_total,
-            "hit_tokens_total": snapshot.kept_hit_tokens_total,
-            "spilled_total": snapshot.kept_spilled_total,
-            "returned_total": snapshot.kept_returned_total,
-            "lost_total": snapshot.kept_lost_total,
-        },
+        "kept": {name: getattr(snapshot, f"kept_{name}") for name in _KEPT} | {"states": snapshot.kept_prompts},
         "last_step_age_s": round(site.engine.last_step_age_s, 3),
         "device": engine.device,
         "ranks": _ranks(engine, snapshot),

@@ -98,50 +98,42 @@ TIMINGS = {
 }
 
 
+COUNTED = {
+    "requests": ("lockstep_requests", "Inference requests that ended, by HTTP status or as cancelled.", ("route", "status", "key")),
+    "left": ("lockstep_client_disconnections", "Clients that left before their reply ended.", ()),
+    "loops": ("lockstep_loops", "Replies ended because they repeated themselves.", ()),
+    "finished": ("vllm:request_success", "Replies by finish reason.", ("model_name", "finished_reason")),
+}
+
+
 class Meters:
-    """Registry of one server."""
+    """Registry of one server. `totals`, by the keys of COUNTED and TIMINGS, are what was counted and observed together."""
 
     def __init__(self, model: str) -> None:
         disable_created_metrics()
-        self.registry = CollectorRegistry()
-        self._requests = Counter("lockstep_requests", "Inference requests that ended.", ["route", "status", "key"], registry=self.registry)
-        self._left = Counter("lockstep_client_disconnections", "Clients that left before their reply ended.", registry=self.registry)
-        self._loops = Counter("lockstep_loops", "Replies ended because they repeated themselves.", registry=self.registry)
-        self._finished = Counter(
-            "vllm:request_success", "Replies by finish reason.", ["model_name", "finished_reason"], registry=self.registry
-        )
-        self._model = model
+        self.registry, self.model, self.totals = CollectorRegistry(), model, dict.fromkeys((*COUNTED, *TIMINGS), 0.0)
+        self._counted = {key: Counter(name, note, labels, registry=self.registry) for key, (name, note, labels) in COUNTED.items()}
         self._timings = {key: self._histograms(timing) for key, timing in TIMINGS.items()}
 
     def follow(self, site: Reporting) -> None:
         """Publish the readings of `site`."""
-        self.registry.register(_EngineReadings(self._model, site))
+        self.registry.register(_EngineReadings(self.model, site))
 
     def _histograms(self, timing: Timing) -> tuple[Histogram, Histogram]:
         alias = Histogram(f"vllm:{timing.vllm}", timing.help, ["model_name"], buckets=timing.bounds, registry=self.registry)
         own = Histogram(f"lockstep_{timing.name}", timing.help, buckets=timing.bounds, registry=self.registry)
-        return own, alias.labels(self._model)
+        return own, alias.labels(self.model)
 
     def observe(self, key: str, value: float) -> None:
         """Feed one histogram; `key` is a key of TIMINGS."""
+        self.totals[key] += value
         for histogram in self._timings[key]:
             histogram.observe(value)
 
-    def count_request(self, route: str, status: str, key: str) -> None:
-        """An inference request ended; `status` is an HTTP status or `cancelled`, `key` the label of its key."""
-        self._requests.labels(route, status, key).inc()
-
-    def count_finish(self, reason: str) -> None:
-        """A reply ended with an OpenAI finish reason."""
-        self._finished.labels(self._model, reason).inc()
-
-    def count_loop(self) -> None:
-        """A reply was ended that repeated itself."""
-        self._loops.inc()
-
-    def count_disconnection(self) -> None:
-        """A client left before its reply ended."""
-        self._left.inc()
+    def count(self, key: str, *labels: str) -> None:
+        """One more; `key` is a key of COUNTED."""
+        self.totals[key] += 1
+        (self._counted[key].labels(*labels) if labels else self._counted[key]).inc()
 
 
 class _EngineReadings(Collector):

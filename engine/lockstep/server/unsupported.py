@@ -6,37 +6,26 @@ from typing import Any
 
 from pydantic_core import PydanticCustomError
 
-_ZERO = (0, 0.0)
-_ONE = (1, 1.0)
-_LEAVE_OUT = "leave it out"
+_LEAVE_OUT, _CHAT = "leave it out", "send it to /v1/chat/completions"
 
 UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
     "best_of": ((1,), _LEAVE_OUT),
     "prompt_logprobs": ((0,), _LEAVE_OUT),
-    "suffix": (("",), _LEAVE_OUT),
-    "tools": (([],), "send it to /v1/chat/completions"),
-    "tool_choice": (("none", "auto"), "send it to /v1/chat/completions"),
+    "tools": (([],), _CHAT),
+    "tool_choice": (("none", "auto"), _CHAT),
     "functions": (([],), "send `tools` to /v1/chat/completions"),
     "function_call": (("none", "auto"), "send `tool_choice` to /v1/chat/completions"),
-    "thinking_budget": ((-1,), "send it to /v1/chat/completions"),
-    "thinking_token_budget": ((-1,), "send it to /v1/chat/completions"),
-    "reasoning_budget": ((-1,), "send it to /v1/chat/completions"),
     "chat_template": ((), "leave it out; only the checkpoint's own template is rendered"),
-    "continue_final_message": ((False,), "send it to /v1/chat/completions"),
+    "continue_final_message": ((False,), _CHAT),
     "echo": ((False,), "send it to /v1/completions"),
     "top_logprobs": ((0,), "send `logprobs` with a number to /v1/completions"),
     "add_generation_prompt": ((True,), _LEAVE_OUT),
-    "response_prefix": (("",), _LEAVE_OUT),
-    "prefix": (("",), _LEAVE_OUT),
     "modalities": ((["text"],), 'leave it out or send ["text"]'),
-    "audio": ((), _LEAVE_OUT),
-    "prediction": ((), _LEAVE_OUT),
-    "web_search_options": ((), _LEAVE_OUT),
-    "prompt_embeds": ((), _LEAVE_OUT),
-    "typical_p": (_ONE, _LEAVE_OUT),
-    "mirostat": (_ZERO, _LEAVE_OUT),
-    "xtc_probability": (_ZERO, _LEAVE_OUT),
-    "dry_multiplier": (_ZERO, _LEAVE_OUT),
+    "typical_p": ((1, 1.0), _LEAVE_OUT),
+    **dict.fromkeys(("thinking_budget", "thinking_token_budget", "reasoning_budget"), ((-1,), _CHAT)),
+    **dict.fromkeys(("suffix", "response_prefix", "prefix"), (("",), _LEAVE_OUT)),
+    **dict.fromkeys(("audio", "prediction", "web_search_options", "prompt_embeds"), ((), _LEAVE_OUT)),
+    **dict.fromkeys(("mirostat", "xtc_probability", "dry_multiplier"), ((0, 0.0), _LEAVE_OUT)),
 }
 
 

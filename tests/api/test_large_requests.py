@@ -1,0 +1,91 @@
+"""Requests that are large, refused or served: neither `/health` nor anybody's stream waits for them."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.test_connections import BODY, CHAT, QUICK_MS, Probe
+from fixtures.fronts import Front, end_front, rounds, start_front
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+    front = start_front(tmp_path_factory.mktemp("busy"), {"rounds": rounds("word ", "word "), "max_queued": 64, "context": 1 << 20})
+    front.wait_for("/health/ready", 200)
+    yield front
+    end_front(front)
+
+
+def post_from_a_process(front: Front, path: Path, route: str = CHAT) -> subprocess.Popen[str]:
+    code = """
+import http.client, sys
+connection = http.client.HTTPConnection("127.0.0.1", int(sys.argv[1]), timeout=60)
+connection.request("POST", sys.argv[2], open(sys.argv[3], "rb"), {"content-type": "application/json"})
+print(connection.getresponse().status)
+"""
+    command = [sys.executable, "-c", code, str(front.port), route, str(path)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+PIXELS = "iVBO" * 7_500_000
+LARGE: dict[str, Any] = {
+    "text": {"messages": [{"role": "user", "content": "hello world <x> 12 or so " * 1_200_000}]},
+    "one word": {"messages": [{"role": "user", "content": "a" * 30_000_000}]},
+    "a picture": {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "data:image/png;base64," + PIXELS}]}]},
+    "many values": {"messages": [{"role": "user", "content": "a"}], "metadata": {str(at): at for at in range(1_500_000)}},
+    "many messages": {"messages": [{"role": "user", "content": "a"}] * 700_000},
+}  # fmt: skip
+
+
+IDS = [300 + at % 500 for at in range(100_000)]
+PLAIN_TOOL = {
+    "type": "function",
+    "function": {"name": "f", "parameters": {"properties": {f"p{at}": {"type": "string"} for at in range(40)}}},
+}
+TURN = [
+    {"role": "user", "content": "go on"},
+    {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}]},
+    {"role": "tool", "tool_call_id": "1", "content": "done"},
+]
+SERVED: dict[str, tuple[str, dict[str, Any]]] = {
+    "turns with tools": (CHAT, {"messages": TURN * 3000}),
+    "blocks": ("/v1/messages", {"max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}] * 4}] * 5000}),
+    "a stored item": ("/v1/responses", {"input": [{"role": "user", "content": "hi"}, {"type": "computer_call", "x": "a" * 50_000_000}]}),
+    "tools to choose from": (CHAT, BODY | {"tool_choice": "required", "tools": [
+        {"type": "function", "function": PLAIN_TOOL["function"] | {"name": f"f{at}"}} for at in range(60)]}),
+    "what nobody reads": (CHAT, BODY | {"seen": {str(at): at for at in range(100_000)}}),
+    "ids that come back": ("/v1/completions", {"prompt": IDS, "max_tokens": 1, "echo": True, "return_token_ids": True}),
+    "logarithms of a prompt": ("/v1/completions", {"prompt": IDS[:20_000], "max_tokens": 1, "echo": True, "logprobs": 5, "stream": True}),
+    "many prompts": ("/v1/completions", {"prompt": ["hello there " * 20] * 60, "max_tokens": 1}),
+    "tokens and their texts": ("/tokenize", {"prompt": "hello world <x> 12 " * 20_000, "return_token_strs": True}),
+}  # fmt: skip
+
+
+def health_while(busy: Front, path: Path, route: str, status: int) -> None:
+    slowest = []
+    for _ in range(4):
+        probe = Probe(busy)
+        assert post_from_a_process(busy, path, route).communicate()[0] == f"{status}\n"
+        slowest.append(max(probe.end()))
+        if slowest[-1] < QUICK_MS:
+            break
+    assert min(slowest) < QUICK_MS, slowest
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_thirty_megabytes_do_not_hold_up_health(busy: Front, tmp_path: Path, name: str) -> None:
+    path = tmp_path / "body.json"
+    path.write_text(json.dumps(LARGE[name]))
+    health_while(busy, path, CHAT, 400)
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_what_is_large_and_served_does_not_hold_up_health_either(busy: Front, tmp_path: Path, name: str) -> None:
+    path, (route, body) = tmp_path / "body.json", SERVED[name]
+    path.write_text(json.dumps(body))
+    health_while(busy, path, route, 200)
