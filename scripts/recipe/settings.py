@@ -49,7 +49,7 @@ FIXED_AT_START = (
 )  # fmt: skip
 # Names of published recipes that have nothing to act on here, and why.
 WITHOUT_EFFECT = {
-    "MASTER_PORT": "ranks meet at a free port of loopback that nobody has to choose",
+    "MASTER_PORT": "ranks of one host meet in a file in memory, without a port",
     "TENSORFOLD_API_KEY": "a key stands in a file: API_KEY_FILE, which the first start makes",
     "TF_GLM_MULTI_WINDOW": "the depth of drafts decides how many rows a round checks: DRAFT_POLICY",
     "TF_GLM_CACHE_ENTRIES": "kept prompt states are bounded by their size: KEPT_GIB",
