@@ -50,7 +50,8 @@ def compile_source(source: Path, macros: Macros, architecture: str) -> tuple[byt
     ]
     words = [option.encode() for option in options]
     failed = nvrtc.nvrtcCompileProgram(program, len(words), words)[0]
-    log = b" " * _checked(nvrtc.nvrtcGetProgramLogSize(program))
+    # One byte would be the interpreter's own b" ", which every text output would show overwritten from then on.
+    log = b" " * (1 + _checked(nvrtc.nvrtcGetProgramLogSize(program)))
     nvrtc.nvrtcGetProgramLog(program, log)
     text = log.decode(errors="replace").rstrip("\0 \n")
     if failed != nvrtc.nvrtcResult.NVRTC_SUCCESS:

@@ -130,9 +130,9 @@ class GlmModel:
             alone, attentions = self.exchange.share.ranks == 1, [layer.attention for layer in self.layers]
             self.rounds = Rounds(self.config, attentions, pool, slots, self._round, alone)
             attending = [layer.attention for layer in self.layers if isinstance(layer.attention, LatentAttention)]
-            import os
-
-            self.slices = slices.Slices(self.config, attending, pool, slots) if os.environ.get("G3") else None
+            # Shapes of which some product takes no more than a tile at a time gain nothing from slices.
+            if all(attention.project.joined is not None for attention in attentions):
+                self.slices = slices.Slices(self.config, attending, pool, slots)
 
     @torch.inference_mode()
     def run_prompt(

@@ -1,8 +1,7 @@
 """Matrix products whose rows do not see each other. Every product of the model that mixes a row with weights goes through here.
 
 A library may pick another summation order for another number of rows. So rows run in tiles of a fixed size, and what a shape may
-do beyond that is decided by comparing bits on this machine, once per shape.
-"""
+do beyond that is decided by comparing bits on this machine, once per shape."""
 
 import threading
 from dataclasses import dataclass, field
@@ -23,8 +22,7 @@ PROMPT_ROWS = 64
 class Packed:
     """A weight ready for `linear`: `weight` is `[in, out]` or `[heads, in, out]`, `tiles` maps a row count to the rows of one call.
 
-    Counts of whole step tiles and of a prompt tile are always there, others where the library gives rows the bits they have in a tile.
-    """
+    Counts of whole step tiles and of a prompt tile are always there, others where the library gives rows the bits they have in a tile."""
 
     weight: Tensor
     tiles: dict[int, int]
@@ -57,11 +55,12 @@ def pack_rows(weight: Tensor) -> Packed | RowMatrix:
 def linear(x: Tensor, packed: Packed | RowMatrix) -> Tensor:
     """`x [R, in]` (or `[R, heads, in]`) times the weight, `[R, out]` (`[R, heads, out]`), in x's type; sums in fp32 or wider.
 
-    R is 1 to 32 (step path, run in tiles of 8) or exactly 64 (prompt tile), for a `RowMatrix` any number; else ValueError.
-    """
+    R is 1 to 32 (step path, run in tiles of 8) or exactly 64 (prompt tile), for a `RowMatrix` any number; else ValueError."""
     if isinstance(packed, RowMatrix):
         return rows.linear(x, packed)
     count = x.shape[0]
+    if x.is_cuda and count > PROMPT_ROWS:
+        return torch.cat([linear(part, packed) for part in x.split(PROMPT_ROWS)])
     if host_rows.runs(x):
         values = host_rows.array(x)
         if values.ndim == 2:
