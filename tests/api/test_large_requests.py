@@ -1,5 +1,6 @@
 """Requests that are large, refused or served: neither `/health` nor anybody's stream waits for them."""
 
+import base64
 import json
 import subprocess
 import sys
@@ -33,10 +34,12 @@ print(connection.getresponse().status)
 
 
 PIXELS = "iVBO" * 7_500_000
+CLIP = base64.encodebytes(b"\0\0\0\x18ftypisom" + bytes(25_000_000)).decode()
 LARGE: dict[str, Any] = {
     "text": {"messages": [{"role": "user", "content": "hello world <x> 12 or so " * 1_200_000}]},
     "one word": {"messages": [{"role": "user", "content": "a" * 30_000_000}]},
     "a picture": {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": "data:image/png;base64," + PIXELS}]}]},
+    "a clip": {"messages": [{"role": "user", "content": [{"type": "video_url", "video_url": "data:video/mp4;base64," + CLIP}]}]},
     "many values": {"messages": [{"role": "user", "content": "a"}], "metadata": {str(at): at for at in range(1_500_000)}},
     "many messages": {"messages": [{"role": "user", "content": "a"}] * 700_000},
 }  # fmt: skip

@@ -1,7 +1,6 @@
 """Pictures and clips through sandboxed workers: each file gets a process of its own, which is killed when it is done or late.
 
-Asyncio; never imports a decoder. Results are kept by what the file holds, for one owner each.
-"""
+Asyncio; never imports a decoder. Results are kept by what the file holds, for one owner each."""
 
 from __future__ import annotations
 
@@ -89,8 +88,7 @@ class MediaDecoder:
     async def decode(self, url: str, kind: str, owner: str, low: bool = False) -> Decoded:
         """The picture or clip of a data URL. Raises MediaError for one that cannot be used, DecoderBusy past the queue, WorkerFault.
 
-        `low` asks for a small picture.
-        """
+        `low` asks for a small picture."""
         data, digest = await asyncio.to_thread(_file_and_digest, url, kind)
         key = (owner, digest, kind, low)
         if (known := self._kept.get(key)) is not None:
@@ -165,8 +163,9 @@ class _Worker:
         assert self._process.stdout is not None
         text = json.dumps(order).encode()
         self._process.stdin.write(len(text).to_bytes(4, "big") + text)
-        self._process.stdin.write(data)
-        await self._process.stdin.drain()
+        for at in range(0, len(data), MIB):
+            self._process.stdin.write(data[at : at + MIB])
+            await self._process.stdin.drain()
         head = await self._head()
         if "error" in head:
             raise MediaError(f"cannot be used: {head['error']}")
