@@ -65,7 +65,8 @@ def meet(share: Share, address: str, device: str, timeout_s: float) -> TorchExch
 
     `device` is cpu or cuda; `timeout_s` bounds every later exchange. Raises RuntimeError if a rank does not come within 2 minutes.
     """
-    store, _, _ = next(iter(dist.rendezvous(address, share.rank, share.ranks, timeout=_MEET)))
+    found = dist.rendezvous(address, share.rank, share.ranks, timeout=_MEET)  # pyright: ignore[reportPrivateImportUsage]
+    store = next(iter(found))[0]
     if device == "cuda":
         torch.cuda.set_device(share.rank)
     backend, limit = ("nccl" if device == "cuda" else "gloo"), timedelta(seconds=timeout_s)
