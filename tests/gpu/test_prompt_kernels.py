@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import Tensor
 
 from lockstep.kernels.indexer import many as indexing
 from lockstep.kernels.indexer import paged
-from lockstep.kernels.kda import chunk
+from lockstep.kernels.kda import Mixer, chunk
 from lockstep.kernels.kda import ref as plain_kda
 from lockstep.kernels.latent_attention import many as attention
-from lockstep.kernels.linear import many, rows
+from lockstep.kernels.linear import many, pack, rows
 
 pytestmark = pytest.mark.gpu
 
@@ -39,11 +37,11 @@ def test_the_delta_rule_in_chunks(heads: int, width: int, count: int):
     projected, tail = draw(padded, channels + 2 * width + heads).bfloat16(), draw(3, channels).bfloat16()
     low, start = (draw(2, width, heads * width) * width**-0.5).bfloat16(), draw(heads, width, width) * 0.5
     rate, offset, taps = torch.exp(draw(heads, 1) * 0.5), draw(heads, width), draw(4, channels) * 0.5
-    mixer = SimpleNamespace(taps=taps, decay_and_gate=SimpleNamespace(weight=low), rate=rate, offset=offset, bound=-5.0)
+    mixer = Mixer(taps=taps, decay_and_gate=pack(low.transpose(1, 2)), rate=rate, offset=offset, bound=-5.0, low=low)
     state = start.clone()
     out, _ = chunk.tiles(projected, count, tail, state, mixer)
     source = torch.cat([tail, projected[:, :channels]]).float()
-    mixed = torch.nn.functional.silu(sum(source[tap : tap + padded] * taps[tap] for tap in range(4))).bfloat16()
+    mixed = torch.nn.functional.silu(torch.stack([source[tap : tap + padded] * taps[tap] for tap in range(4)]).sum(0)).bfloat16()
     decay = (projected[:, channels : channels + width].float() @ low[0].float()).bfloat16()
     q, k, v, log_decay = plain_kda.inputs(mixed, decay, rate, offset, -5.0)
     beta = plain_kda.beta(projected[:, channels + 2 * width :])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lockstep.kernels import host
-from lockstep.kernels.linear import PROMPT_ROWS, STEP_ROWS, Packed, batched, linear, pack, ref
+from lockstep.kernels.linear import PROMPT_ROWS, STEP_ROWS, Packed, batched, linear, many, pack, ref
 
 torch.set_num_threads(1)
 COUNTS = [8, 16, 24, 32, 64]
@@ -114,3 +114,11 @@ def test_the_check_of_host_arithmetic_notices_rows_that_depend_on_their_company(
     assert host.rows_are_independent(host.softmax, rows)
     assert not host.rows_are_independent(lambda x: host.softmax(x) * (1 + 1e-3 * len(x)), rows)
     assert not host.rows_are_independent(lambda x: x - x.mean(), rows)
+
+
+def test_an_fp32_matrix_is_the_sum_of_few_bf16_ones():
+    weight = torch.randn(6, 128, generator=torch.Generator().manual_seed(1))
+    for given, count in ((weight, 3), (weight.bfloat16().float(), 1)):
+        found = many.pieces(given)
+        assert found.shape == (1, 128, 6 * count)
+        assert torch.equal(sum(found[0].float().split(6, 1)), given.T)

@@ -18,13 +18,13 @@ SOURCE = Path(__file__).with_name("tiles.cu")
 LEAST_ROWS, LEAST_HIDDEN, BLOCK = 64, 256, 64
 # By kind of card: most rows of a tile; then for down and for gate and up blocks of inputs in shared memory (three at least), and thread
 # blocks a multiprocessor. No choice changes a bit.
-LAUNCHES = {"sm_90": (128, (4, 2), (4, 1)), "sm_120": (96, (4, 2), (4, 1))}
+LAUNCHES = {"sm_90": (128, ((4, 2), (4, 1))), "sm_120": (96, ((4, 2), (4, 1)))}
 _MASK = 0x8FFF8FFF - (1 << 32)
 
 
 def macros(hidden: int, width: int, slots: int, codebook: str, card: str, gated: bool) -> dict[str, int]:
     """What a product is compiled with: of gate and up, or of down."""
-    stages, blocks = LAUNCHES.get(card, LAUNCHES["sm_120"])[1 + gated]
+    stages, blocks = LAUNCHES.get(card, LAUNCHES["sm_120"])[1][gated]
     return small_macros(hidden, width, slots, card) | {
         "K": hidden if gated else width, "GATED": int(gated), "STAGES": stages, "BLOCKS": blocks,
         "CODEBOOK": CODEBOOKS.index(codebook), "WGMMA": int(card == "sm_90"),

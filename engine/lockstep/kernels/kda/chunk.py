@@ -29,11 +29,6 @@ def shared_bytes(width: int) -> dict[str, int]:
     }
 
 
-def chunk_bytes(width: int) -> int:
-    """What a tile of one head leaves between the launches."""
-    return (3 * ROWS * width + ROWS * ROWS) * 2 + (ROWS + 1) * width * 4
-
-
 def tiles(projected: Tensor, count: int, tail: Tensor, state: Tensor, mixer: "Mixer") -> tuple[Tensor, Tensor]:
     """Outputs fp32 `[R, H, d]` and the gate bf16 `[R, H, d]` of whole tiles `projected [R, 3 H d + 2 d + H]` bf16; `count` rows count.
 
@@ -45,7 +40,8 @@ def tiles(projected: Tensor, count: int, tail: Tensor, state: Tensor, mixer: "Mi
     decay, gate = many.product(low, mixer.decay_and_gate.weight).unbind(1)
     found, shared = macros(width, projected.shape[1], cuda.target(projected.device)), shared_bytes(width)
     kernels = cuda.load(SOURCE, found, projected.device, shared)
-    chunks = torch.empty(rows // ROWS * heads * chunk_bytes(width), dtype=torch.uint8, device=projected.device)
+    left = (3 * ROWS * width + ROWS * ROWS) * 2 + (ROWS + 1) * width * 4  # bytes of a tile of a head; see `Chunk` in the source
+    chunks = torch.empty(rows // ROWS * heads * left, dtype=torch.uint8, device=projected.device)
     given = (projected, decay, tail, mixer.taps, mixer.rate, mixer.offset, chunks, count, heads, mixer.bound)
     kernels["prepare"](rows // ROWS * heads, 256, given, True)
     out = torch.empty(rows, heads, width, dtype=torch.float32, device=projected.device)

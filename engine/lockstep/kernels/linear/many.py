@@ -51,7 +51,7 @@ def linear(x: Tensor, parts: Sequence["RowMatrix"], limit: float | None = None) 
 def product(x: Tensor, weight: Tensor, kind: torch.dtype = torch.bfloat16) -> Tensor:
     """`[R, inputs]` (`[R, heads, inputs]`) by `weight [heads, inputs, outputs]`, bf16, at most 4096 rows; out in `kind`."""
     rows, x = len(x), x.contiguous()
-    padded = safe_rows(tuple(weight.shape), weight.stride(), x.device, kind)[rows]
+    padded = safe_rows(tuple(weight.shape), weight.stride(), x.device, kind)[-(-rows // TILE) * TILE]
     if padded > rows:
         x = torch.cat([x, x.new_zeros(padded - rows, *x.shape[1:])])
     return _multiply(x, weight, kind)[:rows]
@@ -74,25 +74,19 @@ def pieces(weight: Tensor) -> Tensor:
 
 def exact(x: Tensor, weight: Tensor, outputs: int) -> Tensor:
     """fp32 `[R, outputs]` of bf16 rows by what `pieces` made of fp32 weights: products are exact, sums fp32."""
-    made = product(x, weight, torch.float32)
-    parts = made.split(outputs, 1)
-    return made if len(parts) == 1 else sum(parts[1:], parts[0])
-
-
-class _Padded(dict[int, int]):
-    def __missing__(self, rows: int) -> int:
-        return self[-(-rows // TILE) * TILE]
+    first, *rest = product(x, weight, torch.float32).split(outputs, 1)
+    return sum(rest, first)
 
 
 @cache
 def safe_rows(shape: tuple[int, int, int], strides: tuple[int, ...], device: torch.device, kind: torch.dtype) -> dict[int, int]:
-    """Number of rows -> the least number of rows whose product with such a weight has, row by row, the bits of that of the most."""
+    """Rows of whole tiles -> the least number of rows whose product with such a weight has, row by row, the bits of that of the most."""
     draw = torch.Generator(device).manual_seed(0)
     make = lambda *size: torch.randn(*size, generator=draw, device=device).bfloat16()  # noqa: E731
     heads, inputs, _ = shape
     x = make(MOST, heads, inputs) if heads > 1 else make(MOST, inputs)
     weight = torch.empty_strided(shape, strides, dtype=x.dtype, device=device).copy_(make(*shape))
-    whole, found, least = _multiply(x, weight, kind), _Padded(), MOST
+    whole, found, least = _multiply(x, weight, kind), {}, MOST
     for rows in range(MOST, 0, -TILE):
         # exact: another order of sums shows in one of some ten thousand rounded results; here are at least 64 times the outputs.
         least = rows if torch.equal(_multiply(x[:rows], weight, kind), whole[:rows]) else least
