@@ -20,6 +20,7 @@ from drawn import model_of
 from torch.profiler import ProfilerActivity, profile
 
 from lockstep.cache import Sequence, StateSlots, TokenPool
+from lockstep.kernels.router import choose
 from lockstep.model.glm import GlmModel, Window
 
 WINDOWS = {1: (1,), 2: (2,), 4: (4,), 8: (8,), 16: (4, 4, 4, 4), 32: (8, 8, 8, 8)}
@@ -70,6 +71,21 @@ def check(streams: Streams, rows: int) -> None:
         raise SystemExit(f"{rows} rows: a captured step and a plain one differ, or are not finite")
 
 
+def distinct(streams: Streams, rows: int) -> float:
+    """Experts that a round's rows choose in a layer, all layers' mean. Weights drawn at random do not route evenly."""
+    counts, plain = [], choose.choose
+
+    def counted(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        chosen, weights = plain(*given)
+        counts.append(chosen[chosen >= 0].unique().numel())
+        return chosen, weights
+
+    streams.rounds.graphs, choose.choose = False, counted
+    streams.round(streams.windows(rows))
+    streams.rounds.graphs, choose.choose = True, plain
+    return round(statistics.mean(counts), 1)
+
+
 def timeline(graph: torch.cuda.CUDAGraph) -> dict[str, Any]:
     """Launches of one replay; of its time, that in which no kernel ran, and each kernel's share of the rest.
 
@@ -110,6 +126,7 @@ def measure(streams: Streams, rows: int) -> dict[str, Any]:
         end.synchronize()
         replay.append(start.elapsed_time(end))
     found = {"round_ms": round(statistics.median(wall[2:]), 3), "graph_ms": round(statistics.median(replay[2:]), 3)}
+    found["distinct_experts"] = distinct(streams, rows)
     return {**found, "floor_asked_ms": FLOORS_MS.get(rows), **timeline(streams.rounds.graph(rows))}
 
 

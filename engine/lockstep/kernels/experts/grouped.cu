@@ -216,7 +216,7 @@ extern "C" __global__ void __launch_bounds__(256)
         for (int e = 0; e < EACH; e++) {
             const int pair = threadIdx.x * EACH + e, expert = own[pair];
             rank[e] = 0, lead[e] = pair;
-            for (int at = 0; at < pair; at += 4) {
+            for (int at = 0; expert >= 0 && at < pair; at += 4) {
                 const int4 others = *reinterpret_cast<const int4*>(own + at);
                 const int same[4] = {others.x, others.y, others.z, others.w};
 #pragma unroll
