@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.util
 import os
 import signal
@@ -17,6 +18,8 @@ from typing import Any
 import pytest
 import torch
 
+import lockstep.kernels
+import lockstep.run
 from fixtures import engines
 from fixtures.compiled import compiled
 from fixtures.engines import GREEDY, ended, gone_within, listening_addresses, other_rank
@@ -27,7 +30,7 @@ from lockstep.core.errors import EngineDied
 from lockstep.core.types import EngineRequest
 from lockstep.run.exchange import in_rank_order
 
-NAMES = ("shared", "ring", "local", "exchange")
+ADDED = ("shared", "ring", "local")
 
 
 @pytest.fixture(scope="module")
@@ -37,21 +40,22 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def modules(patched: Path) -> Iterator[dict[str, ModuleType]]:
-    """Modules that the series adds or changes, for the length of a test."""
-    before = {name: sys.modules.pop(f"lockstep.run.{name}", None) for name in NAMES}
-    found = {}
-    for name in NAMES:
-        spec = importlib.util.spec_from_file_location(f"lockstep.run.{name}", patched / "lockstep" / "run" / f"{name}.py")
-        assert spec
-        assert spec.loader
-        found[name] = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(found[name])
+def modules(patched: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
+    """Modules that the series adds and the exchange as it changes it, for the length of a test."""
+    for package in (lockstep.run, lockstep.kernels):
+        folder = patched / "lockstep" / package.__name__.rpartition(".")[2]
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
+    known = set(sys.modules)
+    found = {name: importlib.import_module(f"lockstep.run.{name}") for name in ADDED}
+    spec = importlib.util.spec_from_file_location("patched_exchange", patched / "lockstep" / "run" / "exchange.py")
+    assert spec
+    assert spec.loader
+    found["exchange"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found["exchange"])
     yield found
-    for name, module in before.items():
-        sys.modules.pop(f"lockstep.run.{name}")
-        if module:
-            sys.modules[f"lockstep.run.{name}"] = module
+    for name in set(sys.modules) - known:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(patched)):
+            sys.modules.pop(name)
 
 
 def both(work: Callable[[int], Any]) -> list[Any]:
