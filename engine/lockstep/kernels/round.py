@@ -1,7 +1,6 @@
 """What the rows of a step are told on a CUDA device, in memory that a captured graph reads again. Knows no layer and no page.
 
-The layout is that of `Plan` in `device.cuh`. Nothing here depends on lengths, so one graph serves every step of as many rows.
-"""
+The layout is that of `Plan` in `device.cuh`. Nothing here depends on lengths, so one graph serves every step of as many rows."""
 
 from dataclasses import dataclass
 
@@ -16,8 +15,7 @@ class Round:
 
     `plan` and `pages [>= most, n]` int32 say where rows stand. `kda`, `conv_tail`, `index_tail` are the memory of all layers, see
     `StateSlots`; `projected [KDA layers, rows, n]` and `raw [DSA layers, rows, 2 d]` keep what a commit needs. `scores [rows, pools]`
-    fp32 is there if a row may have to choose its pools.
-    """
+    fp32 is there if a row may have to choose its pools."""
 
     rows: int
     most: int
@@ -35,8 +33,7 @@ class Round:
 class Slice:
     """Whole tiles of one sequence's prompt: `count` rows from position `first` on, in `slot`, whose committed state is `copy`.
 
-    Of `at` the plan, one page list, the memory and `raw` are there.
-    """
+    Of `at` the plan, one page list, the memory and `raw` are there."""
 
     at: Round
     slot: int

@@ -42,8 +42,7 @@ class _Captured:
 class Rounds:
     """Steps of one model over one pool and its slots.
 
-    `forward` computes hidden rows, taps and logits from rows, the layers tapped, and the order in which rows are to come back.
-    """
+    `forward` computes hidden rows, taps and logits from rows, the layers tapped, and the order in which rows are to come back."""
 
     def __init__(
         self,

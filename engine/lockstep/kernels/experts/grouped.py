@@ -1,8 +1,7 @@
 """EXL3 experts on a CUDA device: packing, launch shapes and the five launches of one call. Knows no router.
 
 Every distinct expert of a call is read once; weights stay in their four bits. The arithmetic is that of `ref.exl3`: only the order of the
-fp32 sums is another one, and it depends on nothing but the shape.
-"""
+fp32 sums is another one, and it depends on nothing but the shape."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -155,8 +154,7 @@ def multiply(
 ) -> Tensor:
     """Inner products fp32 `[pairs, outputs]` of rotated fp16 inputs `x [sides, pairs, inputs]` in the order of `placed`.
 
-    Each pair meets its own expert, as `plan` says (see the source).
-    """
+    Each pair meets its own expert, as `plan` says (see the source)."""
     launch = launch or chosen_launch(x.device, shape, codebook)
     kernel = cuda.load(SOURCE, shape.macros(launch, codebook, variant), x.device, {"product": launch.shared_bytes})["product"]
     out = torch.empty(x.shape[1], shape.outputs, dtype=torch.float32, device=x.device)
@@ -179,8 +177,7 @@ def apply(
 ) -> Tensor:
     """See `experts.apply`; `x` is bf16, a step's rows or those of whole prompt tiles. Raises ValueError for another type.
 
-    With `onto`, for a step's rows, the result is rounded and added there.
-    """
+    With `onto`, for a step's rows, the result is rounded and added there."""
     if len(x) >= tiles.LEAST_ROWS and x.dtype is torch.bfloat16 and experts.in_suh.shape[2] % tiles.LEAST_HIDDEN == 0:
         return tiles.apply(x, chosen, weights, experts, limit)
     rows, slots = chosen.shape

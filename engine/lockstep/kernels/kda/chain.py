@@ -26,8 +26,7 @@ def pack_low(decay_and_gate: Tensor) -> Tensor:
 def window(at: Round, layer: int, mixer: "Mixer", norm_weight: Tensor, eps: float) -> Tensor:
     """Normed outputs bf16 `[rows, H d]` of KDA layer `layer` for what lies in `at.projected`; padding rows are not written.
 
-    The state behind each window is stored beside the committed one.
-    """
+    The state behind each window is stored beside the committed one."""
     out = at.projected.new_empty(at.rows, at.conv_tail.shape[3] // 3)
     weights = (mixer.low, mixer.taps, mixer.rate, mixer.offset, norm_weight)
     given = (at.kda[layer], at.conv_tail[layer], at.projected[layer], at.plan, *weights, out, at.rows, at.most, mixer.bound, eps)

@@ -1,7 +1,6 @@
 """Dense products of a few rows on a CUDA device that read weights in the form they are stored in: bf16, 8 or 4 bits. Knows no layer.
 
-A row's bits depend on the row and the matrix alone, whatever the number of rows.
-"""
+A row's bits depend on the row and the matrix alone, whatever the number of rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,8 +28,7 @@ _LEAST_BLOCKS, _FEW_BLOCKS = 264, 200
 class RowMatrix:
     """A matrix of `inputs` by `outputs`, packed; `factors` as `form` needs them: per output fp32, or per 64 inputs fp16, or none.
 
-    With several `heads` each has its own inputs and as many of the outputs.
-    """
+    With several `heads` each has its own inputs and as many of the outputs."""
 
     form: str
     inputs: int
@@ -118,8 +116,7 @@ def product(
     """bf16 `[R, outputs]` of 1 to 32 rows `x [R, inputs]` (`[R, heads, inputs]`), bf16, and matrices that lie side by side.
 
     fp8 parts take `coded`, made of `x` if not given. With a `limit` the outputs are gate and up, and their clamped SwiGLU comes back,
-    `[R, outputs / 2]`. `out` is written if given. Raises ValueError for other types or numbers of rows.
-    """
+    `[R, outputs / 2]`. `out` is written if given. Raises ValueError for other types or numbers of rows."""
     rows, one = x.shape[0], parts[0]
     if x.dtype is not torch.bfloat16 or not 0 < rows <= MOST_ROWS or x.numel() != rows * one.heads * one.inputs or not x[0].is_contiguous():
         raise ValueError(f"{x.dtype} {tuple(x.shape)}; needed: torch.bfloat16 of 1 to {MOST_ROWS} rows of {one.inputs} in a row")

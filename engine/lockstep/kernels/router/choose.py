@@ -26,8 +26,7 @@ def choose(
 ) -> tuple[Tensor, Tensor]:
     """As `router.route` for `x router^T`, `router [E, D]` fp32. Rows behind `count` (a number, or int32 on the device) get -1 and 0.
 
-    `pieces` are those of `many.pieces` of the router, for rows of prompt tiles.
-    """
+    `pieces` are those of `many.pieces` of the router, for rows of prompt tiles."""
     rows, (experts, inputs) = len(x), router.shape
     logits, weights = (torch.empty(rows, size, dtype=torch.float32, device=x.device) for size in (experts, slots))
     chosen = torch.empty(rows, slots, dtype=torch.int64, device=x.device)
