@@ -64,7 +64,7 @@ class DenseBench(_Measured):
         names = [name for name in rows.macros([_empty(64, 16)], 1, "sm_90") if name not in kernel.space]
         self._told = dict(zip(names, map(int, case), strict=True))
         last = rows.TILE_ROWS * self._told["TILES"]
-        self.rows = (last - rows.TILE_ROWS + 1, last)
+        self.rows: tuple[int, int] = (last - rows.TILE_ROWS + 1, last)
         first = self._made(seeds[0])
         count = max(2, min(MOST_TURNS, TURN_BYTES // sum(part.words.numel() * part.words.element_size() for part in first)))
         self._turn = [[replace(part, words=part.words.clone()) for part in first] for _ in range(count)]
@@ -126,7 +126,7 @@ class ExpertsBench(_Measured):
 
     def __init__(self, kernel: Tuned, case: Case, device: torch.device, seeds: Sequence[int]) -> None:
         super().__init__(kernel, case, device, seeds)
-        self.rows = 1, 32
+        self.rows: tuple[int, int] = (1, 32)
         codebook, inputs, outputs, sides = case
         self._codebook, self._shape = str(codebook), Shape(int(inputs), int(outputs), int(sides))
         hidden, width = (int(inputs), int(outputs) // 2) if sides == 2 else (int(outputs), int(inputs))
@@ -135,11 +135,11 @@ class ExpertsBench(_Measured):
 
     def allowed(self, configuration: Configuration) -> bool:
         """Its shared memory fits a block, and all blocks of a processor its registers."""
-        return grouped.Launch(**configuration).shared_bytes <= cuda.MOST_SHARED_BYTES
+        return _launch(configuration).shared_bytes <= cuda.MOST_SHARED_BYTES
 
     def compile(self, configuration: Configuration) -> None:
         """See `Bench`."""
-        launch = grouped.Launch(**configuration)
+        launch = _launch(configuration)
         cuda.load(grouped.SOURCE, self._shape.macros(launch, self._codebook), self.device, {"product": launch.shared_bytes})
 
     def run(self, configuration: Configuration, seed: int, rows: int) -> Tensor:
@@ -173,6 +173,10 @@ class ExpertsBench(_Measured):
             down_svh=signs(EXPERTS, hidden),
             codebook=self._codebook,
         )
+
+
+def _launch(configuration: Configuration) -> grouped.Launch:
+    return grouped.Launch(**(dict(configuration) | {"overlap": bool(configuration["overlap"])}))
 
 
 BENCHES: dict[str, Callable[[Tuned, Case, torch.device, Sequence[int]], Bench]] = {

@@ -62,7 +62,7 @@ def origin_of(device: str, dense: str, ranks: int) -> Origin:
 
 
 def _driver(device: str) -> str:
-    found = re.search(r"Kernel Module\s+(\S+)", _DRIVER.read_text()) if device == "cuda" and _DRIVER.exists() else None
+    found = re.search(r"\b(\d+\.\d+[.\d]*)\s", _DRIVER.read_text()) if device == "cuda" and _DRIVER.exists() else None
     return found[1] if found else ""
 
 
