@@ -176,7 +176,8 @@ class ExpertsBench(_Measured):
 
 
 def _launch(configuration: Configuration) -> grouped.Launch:
-    return grouped.Launch(**(dict(configuration) | {"overlap": bool(configuration["overlap"])}))
+    numbers = {name: value for name, value in configuration.items() if name != "overlap"}
+    return grouped.Launch(**numbers, overlap=bool(configuration["overlap"]))
 
 
 BENCHES: dict[str, Callable[[Tuned, Case, torch.device, Sequence[int]], Bench]] = {
