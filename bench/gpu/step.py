@@ -1,8 +1,8 @@
 """A step from a checkpoint on disk, at the real shapes of one rank of two: drafted equals serial, then milliseconds.
 
 `PYTHONPATH=engine:tests python bench/gpu/step.py OUT.json` writes a synthetic checkpoint of a few layers to a scratch folder, loads it on
-the GPU and runs it there as a server would, steps captured. `round.py` measures all layers. `bench/results/step_h200.json` was written while
-each launch still was the host's.
+the GPU and runs it there as a server would, steps captured. `round.py` measures all layers. `bench/results/step_h200.json` was made when
+each launch was the host's.
 """
 
 from __future__ import annotations
