@@ -20,6 +20,7 @@ from typing import NoReturn
 import torch
 from tokenizers import Tokenizer
 
+from grammars.protocol import Backend, Vocabulary
 from lockstep import __version__
 from lockstep.cache import PAGE_TOKENS, StateSlots, TokenPool
 from lockstep.cache.spill import SpillFolder
@@ -34,7 +35,6 @@ from lockstep.core.grid import pages_of
 from lockstep.core.messages import Failed, Loading, Ready
 from lockstep.core.rank_messages import Begin, HashState, Joined, Leave, Run
 from lockstep.draft.loader import Surroundings, load_drafting
-from lockstep.grammar.protocol import Backend, Vocabulary
 from lockstep.layers.exchange import ALONE, Exchange
 from lockstep.layers.params import Params
 from lockstep.loop import EngineLoop
@@ -318,7 +318,7 @@ def _grammars(options: ServingOptions) -> Callable[[], Backend]:
 
     @functools.cache
     def loaded() -> Backend:
-        from lockstep.grammar.backend import XGrammar
+        from grammars.backend import XGrammar
 
         stops = read_generation_config(options.model).eos_token_ids
         return XGrammar(Vocabulary.of(SpelledTokenizer.load(options.model), stops))

@@ -19,6 +19,7 @@ PERCENTILE_LINES = 30
 PACKAGE_LINES = {
     Path("engine/lockstep"): 15_000,
     Path("engine/checkpoints"): 900,
+    Path("engine/grammars"): 900,
     Path("engine/peers"): 200,
     Path("engine/pixels"): 320,
     Path("engine/tuning"): 500,

@@ -10,10 +10,10 @@ import pytest
 from fixtures.engines import GREEDY, MODEL, SAMPLED, Answer, ask, engine
 from fixtures.fronts import CLOSE, TOKENIZER
 from fixtures.schemas import EOS_IDS, backend, is_valid, text_of
+from grammars.calls import CallTags, calls_form
+from grammars.formats import json_form
+from grammars.protocol import Form
 from lockstep.core.types import EngineRequest, Grammar, Sampling
-from lockstep.grammar.calls import CallTags, calls_form
-from lockstep.grammar.formats import json_form
-from lockstep.grammar.protocol import Form
 from lockstep.text.template import ChatTemplate
 from lockstep.text.thinking import Thinking
 from lockstep.text.tools import Tag

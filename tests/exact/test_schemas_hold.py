@@ -16,9 +16,9 @@ from jsonschema import Draft202012Validator
 from fixtures.engines import ask, engine
 from fixtures.fronts import TOKENIZER
 from fixtures.schemas import EOS_IDS, backend, schema_of, text_of
+from grammars.formats import json_form
+from grammars.protocol import GrammarError
 from lockstep.core.types import EngineRequest, Grammar, Sampling
-from lockstep.grammar.formats import json_form
-from lockstep.grammar.protocol import GrammarError
 
 COUNT, FIRST = int(os.environ.get("GRAMMAR_SCHEMAS", "8")), 1000
 PROMPT = tuple(TOKENIZER.encode("Here is the JSON value:\n"))

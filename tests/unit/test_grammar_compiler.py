@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from fixtures.schemas import VOCABULARY
-from lockstep.grammar.compiler import CompilerFault, GrammarCompiler
-from lockstep.grammar.formats import choice_form, grammar_form, plain_json, regex_form
-from lockstep.grammar.protocol import Form, GrammarError
+from grammars.compiler import CompilerFault, GrammarCompiler
+from grammars.formats import choice_form, grammar_form, plain_json, regex_form
+from grammars.protocol import Form, GrammarError
 
 PROPERTIES = {f"p{at}": {"type": "string"} for at in range(300)}
 SLOW: Form = plain_json({"type": "object", "properties": PROPERTIES, "minProperties": 150, "additionalProperties": False})
@@ -54,7 +54,7 @@ def children(pid: int) -> list[int]:
 
 
 def workers() -> set[int]:
-    return {pid for pid in children(os.getpid()) if b"lockstep.grammar.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+    return {pid for pid in children(os.getpid()) if b"grammars.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()}
 
 
 def the_worker(others: Set[int] = frozenset()) -> int:

@@ -18,9 +18,9 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from fixtures.fronts import TOKENIZER
 from fixtures.schemas import EOS_IDS, VOCABULARY, backend, schema_of
-from lockstep.grammar.formats import choice_form, json_form, plain_json, regex_form
-from lockstep.grammar.protocol import Form, GrammarError
-from lockstep.grammar.schema import enforceable
+from grammars.formats import choice_form, json_form, plain_json, regex_form
+from grammars.protocol import Form, GrammarError
+from grammars.schema import enforceable
 
 COUNT = int(os.environ.get("GRAMMAR_SCHEMAS", "8"))
 STEPS, MORE = 120, 40

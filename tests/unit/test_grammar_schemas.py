@@ -13,10 +13,10 @@ import pytest
 
 from fixtures.fronts import TOKENIZER
 from fixtures.schemas import backend, is_valid, schema_of, spell
-from lockstep.grammar.formats import any_object, json_form
-from lockstep.grammar.keywords import SchemaError
-from lockstep.grammar.protocol import GrammarError
-from lockstep.grammar.schema import enforceable
+from grammars.formats import any_object, json_form
+from grammars.keywords import SchemaError
+from grammars.protocol import GrammarError
+from grammars.schema import enforceable
 
 NODE = {"type": "object", "properties": {"v": {"type": "integer"}, "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}}
 LINKED = {"$ref": "#/$defs/node", "$defs": {"node": NODE | {"required": ["v", "next"]}}}

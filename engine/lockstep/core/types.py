@@ -78,7 +78,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What a reply has to look like: a compiled grammar (`lockstep.grammar`) and the name of what it was compiled from.
+    """What a reply has to look like: a compiled grammar (`grammars`) and the name of what it was compiled from.
 
     It holds behind the first id `begins_behind`, from the reply's begin if that is -1; the reply cannot end before.
     """

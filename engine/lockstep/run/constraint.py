@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from grammars.protocol import Backend
 from lockstep.core.types import EngineRequest
-from lockstep.grammar.protocol import Backend
 
 
 class Constraint:

@@ -12,13 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from grammars.protocol import Backend
 from lockstep.cache import PAGE_TOKENS, Sequence, StateSlots, TokenPool
 from lockstep.cache.spill import SpillFolder
 from lockstep.core.grid import TILE, last_tile
 from lockstep.core.plan import Admission, PromptSlice, StepPlan, StepResult, StepWindow
 from lockstep.core.types import EngineRequest, TokenLogprob
 from lockstep.draft.stream import Ask, Drafter, Kept, Stream
-from lockstep.grammar.protocol import Backend
 from lockstep.model.glm import GlmModel
 from lockstep.model.vision import VisionTower
 from lockstep.run.constraint import Constraint

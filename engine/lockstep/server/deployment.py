@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 from starlette.requests import Request
 
+from grammars.compiler import GrammarCompiler
+from grammars.protocol import Vocabulary
 from lockstep.channel.client import EngineState
 from lockstep.config.fields import ConfigError
 from lockstep.config.generation import GenerationConfig, read_generation_config
@@ -18,8 +20,6 @@ from lockstep.config.processor import read_processor_config
 from lockstep.config.serving import ServingOptions
 from lockstep.core.messages import Loading, Ready, Snapshot
 from lockstep.core.types import EngineRequest, RoundEvent
-from lockstep.grammar.compiler import GrammarCompiler
-from lockstep.grammar.protocol import Vocabulary
 from lockstep.media.decoder import MediaDecoder
 from lockstep.media.limits import MIB, Rules
 from lockstep.server.auth import Access, Keys

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from lockstep.grammar.formats import any_object, choice_form, grammar_form, json_form, regex_form
-from lockstep.grammar.protocol import Form, GrammarError
+from grammars.formats import any_object, choice_form, grammar_form, json_form, regex_form
+from grammars.protocol import Form, GrammarError
 
 FIELDS = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
 

@@ -4,11 +4,11 @@ from functools import partial
 
 from starlette.requests import Request
 
+from grammars.calls import CallTags, calls_form, free_calls_form
+from grammars.compiler import CompilerBusy, CompilerFault
+from grammars.formats import either
+from grammars.protocol import Form, GrammarError
 from lockstep.core.types import Grammar
-from lockstep.grammar.calls import CallTags, calls_form, free_calls_form
-from lockstep.grammar.compiler import CompilerBusy, CompilerFault
-from lockstep.grammar.formats import either
-from lockstep.grammar.protocol import Form, GrammarError
 from lockstep.server.body import aside
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.errors import bad_request, failed, overloaded

@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 
 import lockstep
+from grammars.protocol import Form, GrammarError, Vocabulary
 from lockstep.core.errors import LockstepError
 from lockstep.core.recent import Recent
-from lockstep.grammar.protocol import Form, GrammarError, Vocabulary
 
 CACHE_BYTES = 64 << 20
 MOST_WAITING = 64
@@ -84,7 +84,7 @@ class GrammarCompiler:
 
 
 class _Worker:
-    """One process of `grammar.worker`, which ends with its standard input."""
+    """One process of `grammars.worker`, which ends with its standard input."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -92,7 +92,7 @@ class _Worker:
     @classmethod
     async def start(cls, vocabulary: bytes, limits: tuple[int, int]) -> _Worker:
         """Raises CompilerFault if it does not come up."""
-        command = [sys.executable, "-P", "-m", "lockstep.grammar.worker", *map(str, limits)]
+        command = [sys.executable, "-P", "-m", "grammars.worker", *map(str, limits)]
         environment = {"PYTHONPATH": str(Path(lockstep.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
         environment |= {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PATH") if name in os.environ}
         pipe, quiet = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from lockstep.grammar.keywords import Schema, inside_json
-from lockstep.grammar.protocol import Form
-from lockstep.grammar.schema import enforceable
+from grammars.keywords import Schema, inside_json
+from grammars.protocol import Form
+from grammars.schema import enforceable
 
 # Blanks between the parts of a JSON value: room for indentation, none for a model that likes newlines.
 MAX_BLANKS = 32

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from lockstep.grammar.keywords import (
+from grammars.keywords import (
     ASSERTIONS,
     COUNTS,
     KINDS,

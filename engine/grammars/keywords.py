@@ -8,7 +8,7 @@ import math
 import re
 from typing import Any, NoReturn
 
-from lockstep.grammar.protocol import GrammarError
+from grammars.protocol import GrammarError
 
 MAX_SCHEMAS = 2000
 MAX_DEPTH = 64

@@ -9,8 +9,8 @@ import numpy as np
 import xgrammar
 from numpy.typing import NDArray
 
+from grammars.protocol import Form, GrammarError, Vocabulary
 from lockstep.core.recent import Recent
-from lockstep.grammar.protocol import Form, GrammarError, Vocabulary
 
 CACHE_BYTES = 256 << 20
 # Reading one back holds up a step, for half a second at this size.

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.grammar.formats import either, plain_json, sequence
-from lockstep.grammar.keywords import Schema, SchemaError
-from lockstep.grammar.protocol import Form
-from lockstep.grammar.schema import enforceable
+from grammars.formats import either, plain_json, sequence
+from grammars.keywords import Schema, SchemaError
+from grammars.protocol import Form
+from grammars.schema import enforceable
 
 _DATE = r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])"
 _TIME = r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?(Z|[+-]([01]\d|2[0-3]):[0-5]\d)"

@@ -1,4 +1,4 @@
-"""The process that compiles grammars: `python -m lockstep.grammar.worker SECONDS BYTES`, which is what each may take in a fork of its own.
+"""The process that compiles grammars: `python -m grammars.worker SECONDS BYTES`, which is what each may take in a fork of its own.
 
 A grammar that kills its compiler ends that fork and nothing else. In: the vocabulary, then forms in JSON. Out: an empty frame once it is
 ready, then for each form its compiled grammar, or words for who sent it. A frame has 4 bytes of length; what is not JSON is MessagePack.
@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from lockstep.grammar.backend import XGrammar
-from lockstep.grammar.protocol import GrammarError, Vocabulary
+from grammars.backend import XGrammar
+from grammars.protocol import GrammarError, Vocabulary
 
 _PIPE_BYTES = 1 << 16
 _END = b"\0"
