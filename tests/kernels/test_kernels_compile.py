@@ -89,7 +89,8 @@ def test_the_sampler_compiles_for_every_card(card: str):
 
 @pytest.mark.parametrize("coded", [False, True])
 def test_attention_over_pages_compiles_for_the_target(coded: bool):
-    norms = lambda *widths: attention.Norms(*map(torch.empty, widths), torch.empty(0), torch.empty(0), 1e-5)  # noqa: E731
+    none = torch.empty(0)
+    norms = lambda query, latent, key: attention.Norms(torch.empty(query), torch.empty(latent), torch.empty(key), none, none, 1e-5)  # noqa: E731
     for own, heads, index_heads, pools in ((norms(1536, 512, 128), 32, 32, 512), (norms(64, 64, 32), 4, 8, 64)):
         macros = attention.macros(own, index_heads, heads, pools, coded)
         found = compiled(attention.SOURCE, macros, TARGET)

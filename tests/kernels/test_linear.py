@@ -121,4 +121,4 @@ def test_an_fp32_matrix_is_the_sum_of_few_bf16_ones():
     for given, count in ((weight, 3), (weight.bfloat16().float(), 1)):
         found = many.pieces(given)
         assert found.shape == (1, 128, 6 * count)
-        assert torch.equal(sum(found[0].float().split(6, 1)), given.T)
+        assert torch.equal(torch.stack(found[0].float().split(6, 1)).sum(0), given.T)
