@@ -169,7 +169,7 @@ def test_bash_completes_every_verb(box: Box) -> None:
 def test_a_setting_without_effect_is_named_with_its_reason(box: Box) -> None:
     box.write(".env", "MASTER_PORT=29551\nTF_GLM_DENSE=bf16\nDENSE=fp8\n")
     done = box.run("config")
-    assert "[W_NO_EFFECT] MASTER_PORT from .env line 1: ranks meet" in done.stderr
+    assert "[W_NO_EFFECT] MASTER_PORT from .env line 1: ranks of one host meet" in done.stderr
     assert "DENSE from .env line 3 counts, not .env line 2 (TF_GLM_DENSE)" in done.stderr
 
 
