@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-import lockstep
 from grammars.protocol import Form, GrammarError, Vocabulary
 from lockstep.core.errors import LockstepError
 from lockstep.core.recent import Recent
@@ -93,7 +92,7 @@ class _Worker:
     async def start(cls, vocabulary: bytes, limits: tuple[int, int]) -> _Worker:
         """Raises CompilerFault if it does not come up."""
         command = [sys.executable, "-P", "-m", "grammars.worker", *map(str, limits)]
-        environment = {"PYTHONPATH": str(Path(lockstep.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+        environment = {"PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
         environment |= {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PATH") if name in os.environ}
         pipe, quiet = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         worker = cls(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=quiet, env=environment))
