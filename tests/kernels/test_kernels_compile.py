@@ -81,10 +81,7 @@ def test_kernels_between_the_products_compile_for_the_target():
 @pytest.mark.parametrize("card", [TARGET, "sm_90"])
 def test_the_sampler_compiles_for_every_card(card: str):
     for vocabulary, kind in ((154880, torch.bfloat16), (2276, torch.float32)):
-        for threads, blocks in ((256, 3), (384, 2), (512, 1)):
-            assert threads * blocks <= sampling.MOST_THREADS
-            found = {"THREADS": threads, "BLOCKS": blocks}
-            holds(compiled(sampling.SOURCE, sampling.macros(vocabulary, kind) | found, card), {"sample"})
+        holds(compiled(sampling.SOURCE, sampling.macros(vocabulary, kind), card), {"sample"})
 
 
 @pytest.mark.parametrize("coded", [False, True])

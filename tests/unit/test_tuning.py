@@ -1,6 +1,8 @@
 """Launch tables: a choice keeps the default's bits and is clearly faster; a table that is partial or of another place is not used."""
 
+import importlib
 import json
+import pkgutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,12 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
+import lockstep.kernels
 from lockstep.config.launch_table import Entry, LaunchTable, Origin, TableError
 from lockstep.kernels import tuned
 from lockstep.kernels.tuned import Configuration, Tuned
 from lockstep.run.tables import use_table
 from tuning import command
 from tuning.__main__ import main
+from tuning.benches import BENCHES
 from tuning.poison import poisoned
 from tuning.search import Timing, points, search, timing_of
 
@@ -108,6 +112,12 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tuned:
     monkeypatch.delitem(tuned.KERNELS, "made")
     monkeypatch.setitem(tuned.KERNELS, "made", made)
     return made
+
+
+def test_every_space_can_be_searched():
+    for module in pkgutil.walk_packages(lockstep.kernels.__path__, "lockstep.kernels."):
+        importlib.import_module(module.name)
+    assert set(BENCHES) == set(tuned.KERNELS)
 
 
 def table(kernel: Tuned, *, complete: bool = True, tile: int = 2, **origin: object) -> LaunchTable:

@@ -12,12 +12,10 @@ from torch import Tensor
 
 from lockstep.kernels import cuda
 from lockstep.kernels.sampling.ref import TABLE
-from lockstep.kernels.tuned import Tuned
 
 SOURCE = Path(__file__).with_name("sample.cu")
-# More threads a multiprocessor than these would make the compiler spill.
-KERNEL = Tuned("sampling", SOURCE, {"THREADS": (256, 384, 512), "BLOCKS": (1, 2, 3)})
-MOST_THREADS = 768
+# Of a block, and blocks of a multiprocessor: with more threads the compiler would spill.
+THREADS, RESIDENT = 256, 3
 FIELDS = (
     "active", "masked", "temperature", "top_k", "top_p", "min_p", "seed", "position", "repetition", "frequency", "presence", "history",
     "ahead", "biases", "bans", "told",
@@ -31,9 +29,8 @@ _TOLD_FIELDS = 4 + 2 * MOST_TOLD
 
 def macros(vocabulary: int, kind: torch.dtype) -> dict[str, int]:
     """What the source is compiled with for logits of bf16 or fp32."""
-    case = (vocabulary, int(kind is torch.bfloat16))
-    chosen = KERNEL.configuration(case, {"THREADS": 256, "BLOCKS": 3})
-    return {"VOCABULARY": vocabulary, "HALF": case[1], "LISTED": MOST_LISTED, "TOLD_FIELDS": _TOLD_FIELDS, **chosen}
+    sizes = {"VOCABULARY": vocabulary, "HALF": int(kind is torch.bfloat16), "LISTED": MOST_LISTED, "TOLD_FIELDS": _TOLD_FIELDS}
+    return {**sizes, "THREADS": THREADS, "BLOCKS": RESIDENT}
 
 
 def mask_words(vocabulary: int) -> int:
@@ -86,9 +83,9 @@ class RowSampler:
             raise ValueError(
                 f"{tuple(logits.shape)}; needed: at most {MOST_ROWS} rows, a multiple of 4 of at least {self.vocabulary} logits"
             )
-        kernel = cuda.load(SOURCE, (found := macros(self.vocabulary, logits.dtype)), self.device, {"sample": 0})["sample"]
+        kernel = cuda.load(SOURCE, macros(self.vocabulary, logits.dtype), self.device, {"sample": 0})["sample"]
         given = (logits, *self._sent.values(), self._histories, self._table, self._weighed, self.tokens, self.told, width)
-        kernel(BLOCKS * rows, found["THREADS"], given, True)
+        kernel(BLOCKS * rows, THREADS, given, True)
         return self.tokens[:rows]
 
     def read(self, rows: int) -> tuple[np.ndarray, np.ndarray]:
