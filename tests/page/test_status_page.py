@@ -18,6 +18,15 @@ from fixtures.fronts import CLOSE, Front, end_front, rounds, start_front, wait_u
 
 pytestmark = pytest.mark.browser
 BODY = {"messages": [{"role": "user", "content": "hi"}]}
+TURN = (
+    "Object.defineProperty(document, 'hidden', { value: arguments[0], configurable: true });"
+    "document.dispatchEvent(new Event('visibilitychange'))"
+)
+# Every question of the page waits until it is let go.
+HELD = (
+    "window.asked = 0; const free = fetch, held = new Promise(told => window.release = told);"
+    "window.fetch = (...what) => { window.asked += 1; return held.then(() => free(...what)); };"
+)
 WORDS = [f"word {number}, " for number in range(1500)]
 
 
@@ -172,20 +181,29 @@ def test_reasoning_is_folded_tab_reaches_stop_and_a_hidden_page_asks_nothing(tmp
         assert text(browser, "log").count("word") < 400
         until(browser, lambda: text(browser, "slots") == "0 / 4")
         asked = "return performance.getEntriesByType('resource').filter(one => one.name.endsWith('/health')).length"
-        turn = (
-            "Object.defineProperty(document, 'hidden', { value: %s, configurable: true });"
-            "document.dispatchEvent(new Event('visibilitychange'))"
-        )
-        browser.execute_script(turn % "true")
+        browser.execute_script(TURN, True)
         time.sleep(1.2)
         before = browser.execute_script(asked)
         time.sleep(2.2)
         assert browser.execute_script(asked) == before
-        browser.execute_script(turn % "false")
+        browser.execute_script(TURN, False)
         until(browser, lambda: browser.execute_script(asked) > before)
         assert complaints(browser) == []
     finally:
         end_front(front)
+
+
+def test_a_page_turned_away_from_before_its_first_answer_asks_no_more_than_others(front: Front, browser: Chrome) -> None:
+    held = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": HELD})
+    try:
+        browser.get(front.url + "/")
+        for is_hidden in (True, False):
+            browser.execute_script(TURN, is_hidden)
+        assert browser.execute_script("return window.asked") == 1
+        browser.execute_script("window.release()")
+        until(browser, lambda: browser.execute_script("return window.asked") > 1)
+    finally:
+        browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", held)
 
 
 def test_a_key_lasts_as_long_as_its_tab(front: Front, browser: Chrome) -> None:
