@@ -2,19 +2,9 @@
 // that choose nothing. Row r stands at position first + r. FP8 1: stored keys are e4m3 codes and an exponent. Layouts as in `paged.cu`.
 
 #include "device.cuh"
+#include "pools.cuh"
 
-constexpr int MEMBERS = 4;
-constexpr int PAGE_POOLS = 16;
-constexpr int KEY_ROW = FP8 ? KEY + 16 : 2 * KEY;
-constexpr int CHUNK = 128;
-constexpr int STEPS = KEY / 32;
 constexpr int ROWS = 64;
-
-__device__ __forceinline__ void multiply(float* sums, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
 
 // 8 stored values, 16 bytes of bf16 or 8 of codes, as bf16.
 __device__ __forceinline__ uint4 values_of(const unsigned char* from, int chunk) {
@@ -84,13 +74,6 @@ extern "C" __global__ void __launch_bounds__(256)
 }
 
 constexpr int THREADS = 256;
-constexpr int BINS = 2048;
-
-// Larger numbers for larger scores, above 0 for all of them; both zeros are one.
-__device__ __forceinline__ u32 order_of(float x) {
-    const u32 bits = __float_as_uint(x + 0.0f);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
 
 // chosen int32 [rows][POOLS], ascending. A block has a row: the cut is found in three rounds of counting, 11, 11 and 10 bits.
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -4,18 +4,7 @@
 // A row's query is HEADS by KEY values behind OFFSET in a row of QUERIES; weights are WEIGHTS values behind WEIGHTS_OFFSET in a row of PITCH.
 
 #include "device.cuh"
-
-constexpr int MEMBERS = 4;
-constexpr int PAGE_POOLS = 16;
-constexpr int KEY_ROW = FP8 ? KEY + 16 : 2 * KEY;
-constexpr int CHUNK = 128;
-constexpr int STEPS = KEY / 32;
-
-__device__ __forceinline__ void multiply(float* sums, u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
+#include "pools.cuh"
 
 // 8 stored values, 16 bytes of bf16 or 8 of codes, as bf16.
 __device__ __forceinline__ uint4 values_of(const unsigned char* from, int chunk) {
@@ -98,7 +87,6 @@ extern "C" __global__ void __launch_bounds__(256)
 constexpr int CLUSTER = 8;
 constexpr int THREADS = 1024;
 constexpr int MOST_OWN = 32;
-constexpr int BINS = 2048;
 
 __device__ __forceinline__ u32 rank_of(u32* mine, int rank, int index) {
     u32 at = (u32)__cvta_generic_to_shared(mine + index), value;
@@ -107,12 +95,6 @@ __device__ __forceinline__ u32 rank_of(u32* mine, int rank, int index) {
 }
 __device__ __forceinline__ void all_blocks() {
     asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-// Larger numbers for larger scores, above 0 for all of them; both zeros are one.
-__device__ __forceinline__ u32 order_of(float x) {
-    const u32 bits = __float_as_uint(x + 0.0f);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
 // chosen int32 [rows][POOLS], ascending. A cluster of 8 blocks has a row: the cut is found in three rounds of counting, 11, 11 and 10 bits.
