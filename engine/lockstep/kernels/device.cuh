@@ -48,6 +48,11 @@ __device__ __forceinline__ u16 e4m3_to_half(u32 code) {
     return (u16)y;
 }
 
+__device__ __forceinline__ u16 to_half(float x) {
+    u16 y;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
+    return y;
+}
 __device__ __forceinline__ float half_to_float(u16 x) {
     float y;
     asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));

@@ -35,10 +35,8 @@ __device__ __forceinline__ void add_halves(u32& d0, u32& d1, u32 a0, u32 a1, u32
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(0));
 }
 
-// The A registers of a product of 16 outputs by 16 inputs, from one ring word and the one before it: 4 inputs of columns g and g + 8 a lane,
-// in the order of `place`.
-__device__ __forceinline__ void weights_of_word(u32* a, u32 before, u32 word, u32 own0, u32 own1, u32 mask) {
-    u32 x[8];
+// The halves of the 8 weights that end in a ring word, from it and the one before it.
+__device__ __forceinline__ void halves_of_word(u32* x, u32 before, u32 word, u32 mask) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         u32 window = i == 3 ? word : __funnelshift_r(word, before, 12 - 4 * i);
@@ -48,6 +46,13 @@ __device__ __forceinline__ void weights_of_word(u32* a, u32 before, u32 word, u3
         x[i] = halves(high, mask);
         x[i + 4] = halves(low, mask);
     }
+}
+
+// The A registers of a product of 16 outputs by 16 inputs, from one ring word and the one before it: 4 inputs of columns g and g + 8 a lane,
+// in the order of `place`.
+__device__ __forceinline__ void weights_of_word(u32* a, u32 before, u32 word, u32 own0, u32 own1, u32 mask) {
+    u32 x[8];
+    halves_of_word(x, before, word, mask);
     add_halves(a[0], a[1], x[0], x[4], x[1], x[5], own0, own1);
     add_halves(a[2], a[3], x[2], x[6], x[3], x[7], own0, own1);
 }
@@ -68,25 +73,13 @@ __device__ __forceinline__ u32 packed_sums(u32 first, u32 second) {
 // As `weights_of_word` without a product: tensor cores stay free, inputs come in the order of `place_alone`.
 __device__ __forceinline__ void weights_alone(u32* a, u32 before, u32 word, u32 mask) {
     u32 x[8];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        u32 window = i == 3 ? word : __funnelshift_r(word, before, 12 - 4 * i);
-        u32 high = window >> 16, low;
-        asm("mad.lo.u32 %0, %1, 0xFFFF0000, %2;" : "=r"(low) : "r"(high), "r"(window));
-        x[i] = halves(high, mask);
-        x[i + 4] = halves(low, mask);
-    }
+    halves_of_word(x, before, word, mask);
 #pragma unroll
     for (int i = 0; i < 4; i++) a[i] = packed_sums(x[(i & 1) * 4 + (i & 2)], x[(i & 1) * 4 + (i & 2) + 1]);
 }
 
 #endif
 
-__device__ __forceinline__ u16 to_half(float x) {
-    u16 y;
-    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
-    return y;
-}
 __device__ __forceinline__ u16 half_product(u16 a, u16 b) {
     u16 y;
     asm("mul.rn.f16 %0, %1, %2;" : "=h"(y) : "h"(a), "h"(b));
