@@ -5,12 +5,10 @@
 // has, and the 0 to 3 tokens behind the last whole pool.
 
 #include "device.cuh"
+#include "latents.cuh"
 
-constexpr int MEMBERS = 4;
 constexpr int TAIL_BYTES = 16;
-constexpr int LATENT_ROW = FP8 ? LATENT + TAIL_BYTES : 2 * LATENT;
 constexpr int KEY_ROW = FP8 ? KEY + TAIL_BYTES : 2 * KEY;
-constexpr int PAGE = 64;
 
 // Sum or maximum over a block of 256 threads, the same bits in every thread.
 __device__ __forceinline__ float block_sum(float v, float* kept) {
@@ -22,11 +20,6 @@ __device__ __forceinline__ float block_sum(float v, float* kept) {
     for (int warp = 1; warp < 8; warp++) total = __fadd_rn(total, kept[warp]);
     __syncthreads();
     return total;
-}
-__device__ __forceinline__ float warp_most(float v) {
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) v = fmaxf(v, __shfl_xor_sync(~0u, v, distance));
-    return v;
 }
 
 // A row of WIDTH_ values through its norm, value i * 256 + thread; two roundings, as published.
@@ -171,29 +164,13 @@ extern "C" __global__ void __launch_bounds__(2 * KEY)
     for (int m = 0; m < MEMBERS - 1; m++) newest[m * 2 * KEY] = kept[m];
 }
 
-constexpr int TILE = 32;
 constexpr int TILES = (MEMBERS * POOLS + TILE) / TILE;
 constexpr int EACH = (TILES + SPLITS - 1) / SPLITS;
-constexpr int GROUP = HEADS < 32 ? HEADS : 32;
-constexpr int GROUPS = HEADS / GROUP;
-constexpr int SLABS = (GROUP + 15) / 16;
-constexpr int CHUNKS = LATENT / 8;
 constexpr int NEAR_PAD = TILE + 1;
 constexpr int SHARE_PAD = TILE + 8;
 
-__device__ __forceinline__ u32 address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-// 16-byte pieces of a row lie where reading 8 rows at once meets every bank.
-__device__ __forceinline__ u32 piece(int row, int chunk) { return (u32)(row * CHUNKS + (chunk ^ (row & 7))) * 16; }
-__device__ __forceinline__ void load4(u32* r, u32 at) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at));
-}
 __device__ __forceinline__ void load2_turned(u32* r, u32 at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]), "=r"(r[1]) : "r"(at));
-}
-__device__ __forceinline__ void multiply(float* sums, const u32* a, const u32* b) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 // query bf16 [rows][HEADS][LATENT]; chosen int32 [rows][POOLS] in ascending order, read for rows with more pools than that; pages int32 [most][pitch].
