@@ -1,8 +1,15 @@
-"""The real shapes of one rank of two without a file: tensors drawn on the GPU when a layer asks for them, EXL3 experts as random words."""
+"""The real shapes of one rank of two without a file: tensors drawn on the GPU when a layer asks for them, EXL3 experts as random words.
+
+Benches of a whole model begin with `opened`."""
 
 from __future__ import annotations
 
+import argparse
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,3 +51,22 @@ def model_of(layers: int, dense: str) -> GlmModel:
     """The first `layers` layers of one rank's share, with large dense matrices in the form `dense`."""
     source = Drawn(layers)
     return GlmModel.load(coded_weights(source, dense, "cuda"), source.config, "cuda", torch.bfloat16)
+
+
+def opened(description: str | None, dense: str) -> tuple[Path, GlmModel, dict[str, Any]]:
+    """Reads the command line: where the report goes, the model asked for (45 layers, `dense` if nothing is said), the report's head."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--layers", type=int, default=45)
+    parser.add_argument("--dense", default=dense)
+    asked = parser.parse_args()
+    begun = time.monotonic()
+    model = model_of(asked.layers, asked.dense)
+    torch.cuda.synchronize()
+    report: dict[str, Any] = {
+        "command": f"python bench/gpu/{Path(sys.argv[0]).name} {asked.out.name} --layers {asked.layers} --dense {asked.dense}",
+        "gpu": torch.cuda.get_device_name(), "layers": asked.layers, "dense": asked.dense, "weights": "drawn, each layer its own",
+        "drawn_s": round(time.monotonic() - begun, 1), "weights_gb": round(torch.cuda.memory_allocated() / 1e9, 2),
+    }  # fmt: skip
+    print(report, flush=True)
+    return asked.out, model, report

@@ -1,13 +1,12 @@
 """A prompt chunk of 4096 tokens through one rank's layers on one GPU: slices change no bit, then milliseconds and each kernel's share.
 
-`PYTHONPATH=engine:tests python bench/gpu/prompt.py OUT.json` draws every layer's weights on the GPU; nothing is written to a disk. The
+`PYTHONPATH=engine python bench/gpu/prompt.py OUT.json` draws every layer's weights on the GPU; nothing is written to a disk. The
 chunk runs behind nothing and behind 28,672 tokens. `chunk_ms` is wall time of `run_prompt`, the last row's norm included, without head and
 sampling.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from drawn import model_of
+from drawn import opened
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
@@ -100,29 +99,17 @@ def measure(prompts: Prompts, behind: int) -> dict[str, Any]:
 
 def main() -> None:
     """Draw, check, time, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--layers", type=int, default=45)
-    parser.add_argument("--dense", default="bf16")
-    asked = parser.parse_args()
     begun = time.monotonic()
     with torch.inference_mode():
-        model = model_of(asked.layers, asked.dense)
-        torch.cuda.synchronize()
-        report: dict[str, Any] = {
-            "command": f"python bench/gpu/prompt.py {asked.out.name} --layers {asked.layers} --dense {asked.dense}",
-            "gpu": torch.cuda.get_device_name(), "layers": asked.layers, "dense": asked.dense, "weights": "drawn, each layer its own",
-            "drawn_s": round(time.monotonic() - begun, 1), "weights_gb": round(torch.cuda.memory_allocated() / 1e9, 2),
-            "asked_ms": ASKED_MS,
-        }  # fmt: skip
-        print(report, flush=True)
+        out, model, report = opened(__doc__, "bf16")
+        report["asked_ms"] = ASKED_MS
         prompts = Prompts(model)
         report["same_bits"] = check(prompts)
         print(f"checked after {time.monotonic() - begun:.1f} s", report["same_bits"], flush=True)
         for behind in (0, BEHIND):
             report[f"behind_{behind}"] = measure(prompts, behind)
             print(behind, json.dumps(report[f"behind_{behind}"]), flush=True)
-            asked.out.write_text(json.dumps(report, indent=1) + "\n")
+            out.write_text(json.dumps(report, indent=1) + "\n")
     print(f"done after {time.monotonic() - begun:.1f} s, {torch.cuda.max_memory_allocated() / 1e9:.1f} GB at most")
 
 

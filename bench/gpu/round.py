@@ -1,13 +1,12 @@
 """Rounds of one rank of two, all layers, on one GPU: captured equals plain, then milliseconds, launches, idle time and shares.
 
-`PYTHONPATH=engine:tests python bench/gpu/round.py OUT.json` draws every layer's weights on the GPU, large dense matrices in q4; nothing is
+`PYTHONPATH=engine python bench/gpu/round.py OUT.json` draws every layer's weights on the GPU, large dense matrices in q4; nothing is
 written to a disk. A round is what a serving step does but for sampling and drafting: tell the plan, run the captured step with its head,
 commit all rows but one. Tokens are drawn anew for each round, so routing is too. `round_ms` is wall time, `graph_ms` the replay's alone.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from drawn import model_of
+from drawn import opened
 from torch.profiler import ProfilerActivity, profile
 
 from lockstep.cache import Sequence, StateSlots, TokenPool
@@ -132,28 +131,15 @@ def measure(streams: Streams, rows: int) -> dict[str, Any]:
 
 def main() -> None:
     """Draw, check, time, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--layers", type=int, default=45)
-    parser.add_argument("--dense", default="q4")
-    asked = parser.parse_args()
-    begun = time.monotonic()
     with torch.inference_mode():
-        model = model_of(asked.layers, asked.dense)
-        torch.cuda.synchronize()
-        report: dict[str, Any] = {
-            "command": f"python bench/gpu/round.py {asked.out.name} --layers {asked.layers} --dense {asked.dense}",
-            "gpu": torch.cuda.get_device_name(), "layers": asked.layers, "dense": asked.dense, "weights": "drawn, each layer its own",
-            "drawn_s": round(time.monotonic() - begun, 1), "weights_gb": round(torch.cuda.memory_allocated() / 1e9, 2),
-        }  # fmt: skip
-        print(report, flush=True)
+        out, model, report = opened(__doc__, "q4")
         streams = Streams(model)
         found = {str(rows): measure(streams, rows) for rows in WINDOWS}
     report["round_ms"] = {rows: one["round_ms"] for rows, one in found.items()}
     report["rounds"] = found
     for rows, one in found.items():
         print(rows, one, flush=True)
-    asked.out.write_text(json.dumps(report, indent=1) + "\n")
+    out.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":
