@@ -11,7 +11,6 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import torch
