@@ -1,7 +1,9 @@
 """Requests that are large, refused or served: neither `/health` nor anybody's stream waits for them."""
 
+import asyncio
 import base64
 import json
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +14,11 @@ import pytest
 
 from api.test_connections import BODY, CHAT, QUICK_MS, Probe
 from fixtures.fronts import Front, end_front, rounds, start_front
+from fixtures.hostile_media import honest_clip
+from lockstep.media.limits import LIMITS
+from lockstep.server.reader import BodyReader
+from lockstep.server.schema import ChatBody
+from lockstep.server.turns import TextPart
 
 
 @pytest.fixture(scope="module")
@@ -92,3 +99,27 @@ def test_what_is_large_and_served_does_not_hold_up_health_either(busy: Front, tm
     path, (route, body) = tmp_path / "body.json", SERVED[name]
     path.write_text(json.dumps(body))
     health_while(busy, path, route, 200)
+
+
+def test_the_largest_clip_does_not_hold_up_health_on_its_way_through_all_processes(busy: Front, tmp_path: Path) -> None:
+    file = honest_clip(frames=16, rate=2, size=(2048, 1536))
+    file += struct.pack(">I4s", LIMITS["clip"].file_bytes - len(file), b"free")
+    file += bytes(LIMITS["clip"].file_bytes - len(file))
+    address = "data:video/mp4;base64," + base64.b64encode(file).decode()
+    path = tmp_path / "body.json"
+    path.write_text(json.dumps({"messages": [{"role": "user", "content": [{"type": "video_url", "video_url": {"url": address}}]}]}))
+    health_while(busy, path, CHAT, 200)
+
+
+def test_long_texts_come_back_from_the_reader_as_they_were_sent() -> None:
+    texts = ["é" * (1 << 19), "a" * ((1 << 19) + 1), "\U0001f600b" * (1 << 20), "short", "a" * ((1 << 19) + 1)]
+    parts = [{"type": "text", "text": text} for text in texts]
+    reader = BodyReader()
+    try:
+        for _ in range(2):
+            body = asyncio.run(reader.read(json.dumps({"messages": [{"role": "user", "content": parts}]}).encode(), ChatBody))
+            found = body.messages[0].content
+            assert isinstance(found, list)
+            assert [part.text for part in found if isinstance(part, TextPart)] == texts
+    finally:
+        reader.close()

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from lockstep.channel.client import EngineClient, EngineState, death_cause
-from lockstep.channel.frames import FrameError, body_length, decode, encode
+from lockstep.channel.frames import HEADER_BYTES, FrameError, body_length, decode, encode, read, written
 from lockstep.core.errors import EngineDied, EngineRejected
 from lockstep.core.messages import Cancel, Ready, Rejected, Round, Shutdown, Submit
-from lockstep.core.types import EngineRequest, FinishReason, RoundEvent, Sampling, Usage
+from lockstep.core.types import EngineRequest, FinishReason, Grammar, Picture, RoundEvent, Sampling, Usage
 
 SCRIPTED = Path(__file__).parents[1] / "fixtures" / "scripted_engine.py"
 
@@ -53,6 +55,21 @@ def test_every_message_survives_the_frame(message):
     frame = encode(message)
     assert body_length(frame[:4]) == len(frame) - 4
     assert decode(frame[4:]) == message
+
+
+def test_pixels_and_grammars_travel_as_they_lie_and_arrive_with_their_request():
+    pixels, compiled = bytes(range(256)) * 64, b"compiled"
+    shown = tuple(Picture(at, 4, 1, 28, 28, "00", data) for at, data in enumerate((pixels, b"", pixels[:9])))
+    for wanted in (replace(request(), pictures=shown, grammar=Grammar("d", compiled, 7)), replace(request(), pictures=shown), request()):
+        sent = written(Submit(wanted))
+        assert [part for part in sent if part is pixels] == [pixels] * bool(wanted.pictures), "no copy"
+        wire = io.BytesIO(b"".join([*sent, *written(Cancel("s"))]))
+
+        def next_body(wire: io.BytesIO = wire) -> bytes:
+            return wire.read(body_length(wire.read(HEADER_BYTES)))
+
+        assert read(next_body) == Submit(wanted)
+        assert read(next_body) == Cancel("s")
 
 
 @pytest.mark.parametrize(

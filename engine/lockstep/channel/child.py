@@ -9,9 +9,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from lockstep.channel.frames import HEADER_BYTES, Message, body_length, decode, encode
+from lockstep.channel.frames import HEADER_BYTES, Message, body_length, encode, read
 
 EXIT_ALONE = 4
+MOST_RECEIVED = 1 << 20
 
 
 class ChildChannel:
@@ -73,11 +74,10 @@ class ChildChannel:
 
     def _read(self) -> None:
         try:
-            while (header := self._exactly(HEADER_BYTES)) is not None:
-                body = self._exactly(body_length(header))
-                if body is None:
-                    break
-                self._inbox.put(decode(body))
+            while True:
+                self._inbox.put(read(self._body))
+        except EOFError:
+            pass
         except Exception as error:  # handed to the loop, which ends the process with it
             self._inbox.put(error)
         self._inbox.put(None)
@@ -85,14 +85,17 @@ class ChildChannel:
         if self._ends_alone:
             os._exit(EXIT_ALONE)
 
-    def _exactly(self, count: int) -> bytes | None:
+    def _body(self) -> bytes:
+        return self._exactly(body_length(self._exactly(HEADER_BYTES)))
+
+    def _exactly(self, count: int) -> bytes:
         parts = bytearray()
         while len(parts) < count:
             try:
-                part = self._socket.recv(count - len(parts))
-            except OSError:
-                return None
+                part = self._socket.recv(min(count - len(parts), MOST_RECEIVED))
+            except OSError as error:
+                raise EOFError from error
             if not part:
-                return None
+                raise EOFError
             parts += part
         return bytes(parts)

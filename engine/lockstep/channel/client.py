@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from enum import StrEnum
 
-from lockstep.channel.frames import HEADER_BYTES, FrameError, Message, body_length, decode, encode
+from lockstep.channel.frames import HEADER_BYTES, FrameError, Message, body_length, decode, written
 from lockstep.core.errors import DRAINING, EngineDied, EngineRejected
 from lockstep.core.messages import Cancel, Failed, Loading, Ready, Rejected, Round, Shutdown, Snapshot, Submit
 from lockstep.core.types import EngineRequest, RoundEvent
@@ -130,7 +130,8 @@ class EngineClient:
 
     def _send(self, message: Message) -> None:
         if self._writer is not None and not self._writer.is_closing():
-            self._writer.write(encode(message))
+            for part in written(message):
+                self._writer.write(part)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         problem = ""

@@ -110,18 +110,22 @@ class MediaDecoder:
         most, frames = min(most, LOW_TOKENS if low else limits.tokens), min(rules.frames, limits.frames)
         return {"size": size, "block": rules.block, "least": least, "most": most, "rate": rules.rate, "max_frames": frames}
 
-    async def _run(self, kind: str, data: bytes, order: dict[str, Any]) -> Decoded:
+    async def _run(self, kind: str, data: bytearray, order: dict[str, Any]) -> Decoded:
         worker, limit_s = await self._take(kind), LIMITS[kind].wait_s
         try:
             async with asyncio.timeout(limit_s):
-                head, pixels = await worker.decode(order, data)
+                head = await worker.decode(order, data)
+                step, size, count = _cut(kind, head, order["block"])
+                parts = [await worker.pixels(size) for _ in range(count)]
         except TimeoutError:
             raise MediaError(f"takes more than {limit_s:g} s to decode; needed: a smaller or simpler file") from None
         except (asyncio.IncompleteReadError, ConnectionError):
             raise MediaError("ended its decoder; needed: an intact file that is not too large to decode") from None
         finally:
             await worker.end()
-        return await asyncio.to_thread(_decoded, kind, head, pixels, order["block"])
+        tokens = head["height"] * head["width"] // order["block"] ** 2
+        segments = await asyncio.to_thread(lambda: tuple(_segment(step, head, part) for part in parts))
+        return Decoded(kind, head["height"], head["width"], tokens, tuple(head["seconds"]), segments)
 
     async def _take(self, kind: str) -> _Worker:
         """A fresh worker; pictures find one that has already started."""
@@ -157,8 +161,8 @@ class _Worker:
                 await worker.end()
         return worker
 
-    async def decode(self, order: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
-        """Head and pixels. Raises MediaError with the worker's words, IncompleteReadError or ConnectionError if it died."""
+    async def decode(self, order: dict[str, Any], data: bytes | bytearray) -> dict[str, Any]:
+        """Head of the pixels that follow. Raises MediaError with the worker's words, IncompleteReadError or ConnectionError if it died."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         text = json.dumps(order).encode()
@@ -169,8 +173,13 @@ class _Worker:
         head = await self._head()
         if "error" in head:
             raise MediaError(f"cannot be used: {head['error']}")
-        size = head["frames"] * head["height"] * head["width"] * 3
-        return head, await self._process.stdout.readexactly(size)
+        return head
+
+    async def pixels(self, size: int) -> bytes:
+        """The next `size` bytes of them, taken a MiB at a time: the event loop would stand still for all at once."""
+        assert self._process.stdout is not None
+        pieces = [await self._process.stdout.readexactly(min(MIB, size - at)) for at in range(0, size, MIB)]
+        return await asyncio.to_thread(b"".join, pieces)
 
     async def end(self) -> None:
         """Kill it, whatever it does."""
@@ -184,20 +193,21 @@ class _Worker:
         return json.loads(await self._process.stdout.readexactly(min(length, MIB)))
 
 
-def _file_and_digest(url: str, kind: str) -> tuple[bytes, str]:
+def _file_and_digest(url: str, kind: str) -> tuple[bytearray, str]:
     data = file_of(url, kind)
     return data, hashlib.sha256(data).hexdigest()
 
 
-def _decoded(kind: str, head: dict[str, Any], pixels: bytes, block: int) -> Decoded:
-    """Cut at pairs of frames. Raises MediaError for sizes no honest worker sends."""
+def _cut(kind: str, head: dict[str, Any], block: int) -> tuple[int, int, int]:
+    """Frames of a segment, its bytes, number of segments. Raises MediaError for sizes no honest worker sends."""
     height, width, step = head["height"], head["width"], 1 if kind == "picture" else 2
-    tokens = height * width // block**2
-    if height % block or width % block or head["frames"] % step or tokens * head["frames"] // step > LIMITS[kind].tokens:
+    count = head["frames"] // step
+    if height % block or width % block or head["frames"] % step or height * width // block**2 * count > LIMITS[kind].tokens:
         raise MediaError("ended its decoder; needed: an intact file")
-    size = step * height * width * 3
-    segments = []
-    for at in range(0, len(pixels), size):
-        part = pixels[at : at + size]
-        segments.append(Segment(step, part, hashlib.sha256(f"{step} {height} {width} ".encode() + part).hexdigest()))
-    return Decoded(kind, height, width, tokens, tuple(head["seconds"]), tuple(segments))
+    return step, step * height * width * 3, count
+
+
+def _segment(step: int, head: dict[str, Any], pixels: bytes) -> Segment:
+    digest = hashlib.sha256(f"{step} {head['height']} {head['width']} ".encode())
+    digest.update(pixels)
+    return Segment(step, pixels, digest.hexdigest())

@@ -22,7 +22,7 @@ class MediaError(LockstepError):
     """A picture or clip cannot be used. The text goes on from its name: "is no data URL; needed: ..."."""
 
 
-def file_of(url: str, kind: str) -> bytes:
+def file_of(url: str, kind: str) -> bytearray:
     """The bytes of a data URL that holds a `kind`, picture or clip. White space and missing padding are forgiven.
 
     Raises MediaError for another address, for what is no base64, for a file that is too large or of another form."""
@@ -43,8 +43,8 @@ def file_of(url: str, kind: str) -> bytes:
     return data
 
 
-def _decoded(text: str, start: int) -> bytes:
-    """Base64 from `start` on, in slices: what is decoded in one go holds the interpreter, and health with it. Raises ValueError."""
+def _decoded(text: str, start: int) -> bytearray:
+    """Base64 from `start` on, in slices: what is done in one go holds the interpreter, and health with it. Raises ValueError."""
     end, found, rest = len(text), bytearray(), ""
     while end > start and text[end - 1] in "= \t\r\n":
         end -= 1
@@ -55,4 +55,5 @@ def _decoded(text: str, start: int) -> bytes:
         whole = len(rest) - len(rest) % 4
         found += base64.b64decode(rest[:whole], validate=True)
         rest = rest[whole:]
-    return bytes(found + base64.b64decode(rest + "=" * (-len(rest) % 4), validate=True))
+    found += base64.b64decode(rest + "=" * (-len(rest) % 4), validate=True)
+    return found

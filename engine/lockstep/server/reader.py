@@ -1,10 +1,12 @@
 """The process that reads large bodies: `python -m lockstep.server.reader`, and the front's end of it. Knows no endpoint.
 
 Reading megabytes of JSON holds the interpreter for a long time; done elsewhere, health and running streams do not feel it. In: pairs of
-frames, the name of a model and a body. Out: one frame each, a pickled model or what a client is told. A frame is its length and data."""
+frames, the name of a model and a body. Out: one frame each, a pickled model or what a client is told, then its long texts, a frame for
+each slice: a text of many megabytes that is made in one go holds the interpreter too. A frame is its length and data."""
 
 import asyncio
 import importlib
+import io
 import logging
 import os
 import pickle
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -24,7 +27,7 @@ from lockstep.server.errors import ApiError
 
 MEMORY_BYTES = 4 << 30
 WAIT_S = 60.0
-_LENGTH_BYTES = 8
+_LENGTH_BYTES, _SLICE_CHARACTERS = 8, 1 << 19
 
 Model = TypeVar("Model", bound=BaseModel)
 log = logging.getLogger("lockstep.server")
@@ -60,16 +63,13 @@ class BodyReader:
         late.start()
         try:
             for part in (name.encode(), data):
-                stdin.write(len(part).to_bytes(_LENGTH_BYTES, "big"))
-                stdin.write(part)
+                _put(stdin, part)
             stdin.flush()
-            found = _frame(stdout)
-        except OSError:
-            found = None
+            return _Taken(io.BytesIO(_frame(stdout)), stdout).load()
+        except (OSError, EOFError):
+            pass
         finally:
             late.cancel()
-        if found is not None:
-            return pickle.loads(found)  # noqa: S301 - pickled by our own code, out of checked JSON
         log.warning("a body of %d bytes ended its reader", len(data))
         self._process.kill()
         self._process.wait()
@@ -83,16 +83,52 @@ def _start() -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
 
+class _Given(pickle.Pickler):
+    """Leaves long texts out; they come behind."""
+
+    def __init__(self, target: IO[bytes]) -> None:
+        super().__init__(target, protocol=5)
+        self.texts = list[str]()
+
+    def persistent_id(self, obj: Any) -> int | None:
+        """Slices of a long text."""
+        if type(obj) is not str or len(obj) <= _SLICE_CHARACTERS:
+            return None
+        self.texts.append(obj)
+        return -(-len(obj) // _SLICE_CHARACTERS)
+
+
+class _Taken(pickle.Unpickler):
+    """Of what our own code pickled out of checked JSON. Reads long texts from `source`, in the order in which they were left out."""
+
+    def __init__(self, pickled: IO[bytes], source: IO[bytes]) -> None:
+        super().__init__(pickled)
+        self._source = source
+
+    def persistent_load(self, pid: int) -> str:
+        """A text of so many slices."""
+        text = ""
+        for _ in range(pid):
+            text += _frame(self._source).decode()
+        return text
+
+
 def main() -> None:
     """Serve until standard input ends."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    while (name := _frame(sys.stdin.buffer)) is not None and (data := _frame(sys.stdin.buffer)) is not None:
-        told = pickle.dumps(_read(name.decode(), data), protocol=5)
-        sys.stdout.buffer.write(len(told).to_bytes(_LENGTH_BYTES, "big"))
-        sys.stdout.buffer.write(told)
-        sys.stdout.buffer.flush()
+    source, target = sys.stdin.buffer, sys.stdout.buffer
+    with suppress(EOFError):
+        while True:
+            told = io.BytesIO()
+            given = _Given(told)
+            given.dump(_read(_frame(source).decode(), _frame(source)))
+            _put(target, told.getbuffer())
+            for text in given.texts:
+                for at in range(0, len(text), _SLICE_CHARACTERS):
+                    _put(target, text[at : at + _SLICE_CHARACTERS].encode())
+            target.flush()
 
 
 def _read(name: str, data: bytes) -> BaseModel | dict[str, Any]:
@@ -105,12 +141,19 @@ def _read(name: str, data: bytes) -> BaseModel | dict[str, Any]:
         return {"status": error.status, "message": error.message, "code": error.code, "param": error.param, "kind": error.kind}
 
 
-def _frame(source: IO[bytes]) -> bytes | None:
-    """None at the end of the other side."""
+def _put(target: IO[bytes], data: bytes | bytearray | memoryview) -> None:
+    target.write(len(data).to_bytes(_LENGTH_BYTES, "big"))
+    target.write(data)
+
+
+def _frame(source: IO[bytes]) -> bytes:
+    """Raises EOFError at the end of the other side."""
     header = source.read(_LENGTH_BYTES)
     length = int.from_bytes(header, "big")
     data = source.read(length) if len(header) == _LENGTH_BYTES else b""
-    return data if len(header) == _LENGTH_BYTES and len(data) == length else None
+    if len(header) < _LENGTH_BYTES or len(data) < length:
+        raise EOFError
+    return data
 
 
 if __name__ == "__main__":
