@@ -31,6 +31,8 @@ check 'budgets' python -m checks.budgets
 check 'forbidden words' python -m checks.words
 check 'generated files' python -m checks.documents
 check 'what tests show' python -m checks.shown
+check 'links and paths' python -m checks.links
+check 'figures' python -m checks.figures
 check 'locks' python -m checks.locks
 check 'pin and patches' bash start.sh patches verify
 if ((${#failed[@]})); then

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from checks import budgets, locks, words
+from checks import budgets, figures, links, locks, words
 from checks.listing import ROOT
 
 DIGEST = "a" * 64
@@ -171,3 +171,31 @@ def test_talking_to_other_ranks_outside_the_exchange_is_caught(tmp_path: Path, t
         write(tmp_path, name, text)
         argv = [str(Path(sys.executable).parent / "ruff"), "check", "--no-cache", "--quiet", "--select", "TID251", name]
         assert subprocess.run(argv, cwd=tmp_path, capture_output=True, check=False).returncode == status
+
+
+def test_links_and_paths_that_lead_nowhere_are_named_and_others_are_not(tree: Path):
+    write(tree, "engine/lockstep/run/ranks.py", "")
+    write(tree, "patches/0001-a.patch", "+++ b/lockstep/run/ring.py\n")
+    write(tree, "docs/structures.md", "```\nengine/   a\n  lockstep/   b\n    run/   c\npatches/   d\ndocs/   e\n```\n")
+    write(
+        tree, "README.md", "[a](docs/structures.md#part) [b](https://example.test/c) `run/ranks` `run/ring.py` `/health` `start.sh stop`\n"
+    )
+    assert list(links.findings(tree)) == []
+    write(tree, "README.md", "[a](docs/gone.md) and `run/gone.py`, `ranks.py:30`\n")
+    write(tree, "docs/structures.md", "```\nengine/   a\n  lockstep/   b\n    gone/   c\npatches/   d\ndocs/   e\n```\n")
+    assert list(links.findings(tree)) == [
+        "README.md: the link docs/gone.md leads nowhere",
+        "README.md: run/gone.py is not there",
+        "docs/structures.md: the map has no line for engine/lockstep/run/",
+        "docs/structures.md: the map has a line for engine/lockstep/gone/, which is not there",
+    ]
+
+
+def test_a_figure_that_is_not_the_measured_one_is_named(tree: Path):
+    for name in ("README.md", "embedded/README.md", *(f"{figures.RESULTS}/{of}.json" for of in ("speed", "reuse", "start", "drafting"))):
+        write(tree, name, (ROOT / name).read_text(encoding="utf-8"))
+    assert list(figures.findings(tree)) == []
+    measured = (tree / figures.RESULTS / "reuse.json").read_text()
+    write(tree, f"{figures.RESULTS}/reuse.json", measured.replace('"median_speedup": ', '"median_speedup": 9'))
+    write(tree, "embedded/README.md", "no figures\n")
+    assert [line.partition(":")[0] for line in figures.findings(tree)] == ["README.md", "embedded/README.md"]
