@@ -6,14 +6,12 @@ CUDA graph that none is read from the L2 cache twice. The last block compares wi
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
-from pathlib import Path
-from typing import Any
 
 import torch
 from experts import DEVICE, captured, timed
+from result import begun, write
 from torch import Tensor
 
 from lockstep.kernels import fp8
@@ -111,24 +109,21 @@ def library(inputs: int, outputs: int) -> dict[str, dict[str, float]]:
 
 def main() -> None:
     """Check, measure, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
-    asked = parser.parse_args()
-    begun = time.monotonic()
+    asked, report = begun(__doc__)
+    since = time.monotonic()
     with torch.inference_mode():
-        report: dict[str, Any] = {"command": f"python bench/gpu/dense.py {asked.out.name}", "gpu": torch.cuda.get_device_name(DEVICE)}
         small = {"tiny": (256, 1024), "ragged": (192, 272), "low_rank": (128, 4096)}
         report["from_float64"] = {
             f"{form} {name}": check(form, *shape) for form in rows.FORMS for name, shape in {**small, **SHAPES}.items() if name != "head"
         }
-        print(f"checked after {time.monotonic() - begun:.1f} s", flush=True)
+        print(f"checked after {time.monotonic() - since:.1f} s", flush=True)
         for form in rows.FORMS:
             report[form] = {name: measure(form, *shape) for name, shape in SHAPES.items() if (name, form) != ("head", "q4")}
             print(form, json.dumps({name: {r: v["tb_per_s"] for r, v in row.items()} for name, row in report[form].items()}), flush=True)
         report["library_bf16"] = {name: library(*shape) for name, shape in SHAPES.items()}
         print("library", json.dumps({name: {r: v["tb_per_s"] for r, v in row.items()} for name, row in report["library_bf16"].items()}))
-    asked.out.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"done after {time.monotonic() - begun:.1f} s")
+    write(asked.out, report)
+    print(f"done after {time.monotonic() - since:.1f} s")
 
 
 if __name__ == "__main__":

@@ -4,18 +4,17 @@ Benches of a whole model begin with `opened`."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from result import begun
 from torch import Tensor
 
 from checkpoints.layout import model_slots
-from checkpoints.sizes import model_config
+from checkpoints.sizes import Sizes, model_config
 from checkpoints.synthetic import ONE_OF_TWO, drawn
 from lockstep.config.model import ModelConfig, parse_model_config
 from lockstep.kernels.exl3 import Exl3Matrix
@@ -26,11 +25,11 @@ from lockstep.weights.dense import coded_weights
 class Drawn:
     """A checkpoint of `layers` trunk layers; each tensor has its own values, the same for the same seed and order of asking."""
 
-    def __init__(self, layers: int, seed: int = 1) -> None:
-        size = replace(ONE_OF_TWO, layers=layers, dense_layers=min(3, layers), drafter_taps=(0,))
+    def __init__(self, layers: int, size: Sizes = ONE_OF_TWO, device: str = "cuda", seed: int = 1) -> None:
+        size = replace(size, layers=layers, dense_layers=min(3, layers), drafter_taps=(0,))
         self.config: ModelConfig = parse_model_config(model_config(size))
         self._slots = {slot.name: slot for slot in model_slots(self.config)}
-        self._draw = torch.Generator("cuda").manual_seed(seed)
+        self._draw = torch.Generator(device).manual_seed(seed)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A plain tensor."""
@@ -55,18 +54,11 @@ def model_of(layers: int, dense: str) -> GlmModel:
 
 def opened(description: str | None, dense: str) -> tuple[Path, GlmModel, dict[str, Any]]:
     """Reads the command line: where the report goes, the model asked for (45 layers, `dense` if nothing is said), the report's head."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--layers", type=int, default=45)
-    parser.add_argument("--dense", default=dense)
-    asked = parser.parse_args()
-    begun = time.monotonic()
+    asked, report = begun(description, layers=45, dense=dense)
+    since = time.monotonic()
     model = model_of(asked.layers, asked.dense)
     torch.cuda.synchronize()
-    report: dict[str, Any] = {
-        "command": f"python bench/gpu/{Path(sys.argv[0]).name} {asked.out.name} --layers {asked.layers} --dense {asked.dense}",
-        "gpu": torch.cuda.get_device_name(), "layers": asked.layers, "dense": asked.dense, "weights": "drawn, each layer its own",
-        "drawn_s": round(time.monotonic() - begun, 1), "weights_gb": round(torch.cuda.memory_allocated() / 1e9, 2),
-    }  # fmt: skip
+    report |= {"layers": asked.layers, "dense": asked.dense, "weights": "drawn, each layer its own"}
+    report |= {"drawn_s": round(time.monotonic() - since, 1), "weights_gb": round(torch.cuda.memory_allocated() / 1e9, 2)}
     print(report, flush=True)
     return asked.out, model, report

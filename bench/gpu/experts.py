@@ -2,22 +2,22 @@
 
 `PYTHONPATH=engine python bench/gpu/experts.py OUT.json` builds random experts on the device, stops with an error if a check fails, then
 times gate/up, down and the whole call inside a CUDA graph over several layers, so that no weight is read twice from the L2 cache. `--tries`
-also times other launch shapes. TB/s count the trellis bytes of the distinct experts of a call.
+also times other launch shapes, `--plain` lets no launch begin before the one in front of it has ended. TB/s count the trellis bytes of
+the distinct experts of a call.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import torch
+from result import begun, write
 from torch import Tensor
 
 from lockstep.kernels import cuda
@@ -289,7 +289,7 @@ def measure(layers: Layers) -> dict[str, Any]:
 def tries(layers: Layers) -> list[dict[str, Any]]:
     """Other launch shapes, each checked for bits before it is timed."""
     found = []
-    plain = grouped.LAUNCHES["sm_90"]
+    plain = grouped.LAUNCHES[cuda.target(DEVICE)]
     wanted = {}
     shapes = [
         replace(plain, stages=stages, blocks=blocks, buffers=buffers, unroll=unroll, overlap=overlap)
@@ -347,33 +347,24 @@ def checks() -> dict[str, Any]:
 
 def main() -> None:
     """Check, measure, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--tries", action="store_true")
-    parser.add_argument("--plain", action="store_true", help="no launch begins before the one in front of it has ended")
-    asked = parser.parse_args()
+    asked, report = begun(__doc__, layers=12, tries=False, plain=False)
+    card = cuda.target(DEVICE)
     if asked.plain:
-        grouped.LAUNCHES["sm_90"] = replace(grouped.LAUNCHES["sm_90"], overlap=False)
+        grouped.LAUNCHES[card] = replace(grouped.LAUNCHES[card], overlap=False)
     torch.backends.cuda.matmul.allow_tf32 = False
-    begun = time.monotonic()
+    since = time.monotonic()
     with torch.inference_mode():
-        report: dict[str, Any] = {
-            "command": f"python bench/gpu/experts.py {asked.out.name}",
-            "gpu": torch.cuda.get_device_name(DEVICE),
-            "torch": torch.__version__,
-        }
-        report["launch"] = asdict(grouped.LAUNCHES[cuda.target(DEVICE)])
+        report["launch"] = asdict(grouped.LAUNCHES[card])
         report["checks"] = checks()
         print(json.dumps(report["checks"]), flush=True)
         report["large_pass_tb_per_s"] = copy_rate()
         layers = Layers(asked.layers)
-        print(f"ready after {time.monotonic() - begun:.1f} s", flush=True)
+        print(f"ready after {time.monotonic() - since:.1f} s", flush=True)
         report["distinct_experts"] = measure(layers)
         if asked.tries:
             report["launch_tries"] = tries(layers)
-    asked.out.write_text(json.dumps(report, indent=1) + "\n")
-    print(f"done after {time.monotonic() - begun:.1f} s")
+    write(asked.out, report)
+    print(f"done after {time.monotonic() - since:.1f} s")
 
 
 if __name__ == "__main__":

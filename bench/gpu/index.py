@@ -6,13 +6,12 @@ stable sort of the scores, rows alone against rows together. `byte_us` is the ke
 
 from __future__ import annotations
 
-import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 import torch
 from experts import DEVICE, timed
+from result import begun, write
 from torch import Tensor
 
 from lockstep.kernels import fp8
@@ -91,15 +90,12 @@ def measure(rows: int, context: int, coded: bool) -> dict[str, Any]:
 
 def main() -> None:
     """Check, time, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
-    asked = parser.parse_args()
-    report: dict[str, Any] = {"command": f"python bench/gpu/index.py {asked.out.name}", "gpu": torch.cuda.get_device_name(DEVICE)}
+    asked, report = begun(__doc__)
     with torch.inference_mode():
         for kv in ("bf16", "fp8"):
             report[kv] = {str(context): {str(rows): measure(rows, context, kv == "fp8") for rows in ROWS} for context in CONTEXTS}
             print(kv, json.dumps({c: {r: (v["us"], v["times"]) for r, v in row.items()} for c, row in report[kv].items()}), flush=True)
-    asked.out.write_text(json.dumps(report, indent=1) + "\n")
+    write(asked.out, report)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from drawn import opened
+from result import write
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
@@ -108,7 +109,7 @@ def main() -> None:
         for behind in (0, BEHIND):
             report[f"behind_{behind}"] = measure(prompts, behind)
             print(behind, json.dumps(report[f"behind_{behind}"]), flush=True)
-            out.write_text(json.dumps(report, indent=1) + "\n")
+            write(out, report)
     print(f"done after {time.monotonic() - begun:.1f} s, {torch.cuda.max_memory_allocated() / 1e9:.1f} GB at most")
 
 

@@ -1,13 +1,13 @@
-"""Rounds of one rank of two, all layers, on one GPU: captured equals plain, then milliseconds, launches, idle time and shares.
+"""Rounds of one rank of two, all layers, on one GPU: drafted equals serial, captured equals plain, then milliseconds and where they go.
 
-`PYTHONPATH=engine python bench/gpu/round.py OUT.json` draws every layer's weights on the GPU, large dense matrices in q4; nothing is
-written to a disk. A round is what a serving step does but for sampling and drafting: tell the plan, run the captured step with its head,
-commit all rows but one. Tokens are drawn anew for each round, so routing is too. `round_ms` is wall time, `graph_ms` the replay's alone.
+`PYTHONPATH=engine:tests python bench/gpu/round.py OUT.json` draws every layer's weights on the GPU, large dense matrices in q4; nothing
+is written to a disk. A round is what a serving step does but for sampling and drafting: tell the plan, run the captured step with its head,
+commit all rows but one. Tokens are drawn anew for each round, so routing is too. `round_ms` is wall time, `graph_ms` the replay's alone,
+`launched_ms` wall time where each launch is the host's.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections import defaultdict
@@ -15,15 +15,20 @@ from typing import Any
 
 import torch
 from drawn import opened
+from result import write
 from torch.profiler import ProfilerActivity, profile
 
+from fixtures.drafters import RandomDrafter
+from fixtures.house import House
 from lockstep.cache import Sequence, StateSlots, TokenPool
+from lockstep.core.types import EngineRequest, Sampling
 from lockstep.kernels.router import choose
 from lockstep.model.glm import GlmModel, Window
 
 WINDOWS = {1: (1,), 2: (2,), 4: (4,), 8: (8,), 16: (4, 4, 4, 4), 32: (8, 8, 8, 8)}
 FLOORS_MS = {1: 2.0, 4: 5.4, 8: 9.2, 16: 15.7, 32: 25.0}
 PROMPT, PAGES, ROUNDS = 64, 8, 9
+REPLY = 10
 
 
 class Streams:
@@ -49,12 +54,37 @@ class Streams:
         """As many rows of random tokens as asked for."""
         return [(one, self.tokens(count)) for one, count in zip(self.sequences, WINDOWS[rows], strict=False)]
 
+    def timed(self, rows: int) -> float:
+        """Milliseconds of one round of random tokens, as a clock on the wall sees it."""
+        windows = self.windows(rows)
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        self.round(windows)
+        torch.cuda.synchronize()
+        return (time.perf_counter() - begun) * 1e3
+
     def round(self, windows: list[Window]) -> None:
         """One round that is taken back to where the prompts end: every time is one of the same length."""
         self.model.run_step(windows)
         self.model.commit(windows, [max(1, len(ids) - 1) for _, ids in windows])
         for sequence in self.sequences:
             sequence.length = PROMPT
+
+
+def same_replies(model: GlmModel) -> dict[str, Any]:
+    """Serves requests alone, together and drafted; stops the program if tokens or states differ."""
+    vocabulary = model.config.vocab_size
+    house, how = House(model, vocabulary), Sampling(temperature=0.8, top_k=40, seed=3)
+    asked = [EngineRequest(f"r{at}", tuple(range(5 + at, 90 + 3 * at)), how, REPLY) for at in range(4)]
+    serial = {one.id: house.serve([(0, one)])[one.id].bits for one in asked}
+    for what, replies in (
+        ("together", house.serve([(0, one) for one in asked])),
+        ("drafted together", house.serve([(at, one) for at, one in enumerate(asked)], RandomDrafter(vocabulary), 7)),
+    ):
+        if {name: reply.bits for name, reply in replies.items()} != serial:
+            raise SystemExit(f"{what}: tokens or states differ from serial steps")
+    distinct = len({token for tokens, _ in serial.values() for token in tokens})
+    return {"requests": len(asked), "tokens_each": REPLY, "distinct_tokens": distinct}
 
 
 def check(streams: Streams, rows: int) -> None:
@@ -110,12 +140,7 @@ def measure(streams: Streams, rows: int) -> dict[str, Any]:
     check(streams, rows)
     wall, replay = [], []
     for _ in range(ROUNDS + 2):
-        windows = streams.windows(rows)
-        torch.cuda.synchronize()
-        begun = time.perf_counter()
-        streams.round(windows)
-        torch.cuda.synchronize()
-        wall.append((time.perf_counter() - begun) * 1e3)
+        wall.append(streams.timed(rows))
         graph = streams.rounds.graph(rows)
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
@@ -124,6 +149,9 @@ def measure(streams: Streams, rows: int) -> dict[str, Any]:
         end.synchronize()
         replay.append(start.elapsed_time(end))
     found = {"round_ms": round(statistics.median(wall[2:]), 3), "graph_ms": round(statistics.median(replay[2:]), 3)}
+    streams.rounds.graphs = False
+    found["launched_ms"] = round(statistics.median([streams.timed(rows) for _ in range(ROUNDS)][2:]), 3)
+    streams.rounds.graphs = True
     found["distinct_experts"] = distinct(streams, rows)
     return {**found, "floor_asked_ms": FLOORS_MS.get(rows), **timeline(streams.rounds.graph(rows))}
 
@@ -132,13 +160,14 @@ def main() -> None:
     """Draw, check, time, write."""
     with torch.inference_mode():
         out, model, report = opened(__doc__, "q4")
+        report["same_bits"] = same_replies(model)
         streams = Streams(model)
         found = {str(rows): measure(streams, rows) for rows in WINDOWS}
     report["round_ms"] = {rows: one["round_ms"] for rows, one in found.items()}
     report["rounds"] = found
     for rows, one in found.items():
         print(rows, one, flush=True)
-    out.write_text(json.dumps(report, indent=1) + "\n")
+    write(out, report)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,12 @@
 `PYTHONPATH=engine python bench/gpu/sampler.py OUT.json`. Times are medians of replayed graphs of several launches over rotating logits.
 """
 
-import argparse
-import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from experts import DEVICE, timed
+from result import begun, write
 from torch import Tensor
 
 from lockstep.core.types import Sampling
@@ -59,12 +56,9 @@ def logits(kind: torch.dtype, spread: float, seed: int) -> Tensor:
 
 def main() -> None:
     """Check, measure, write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", type=Path)
-    out = parser.parse_args().out
+    asked_for, report = begun(__doc__)
     draws = Draws(VOCABULARY, 32, DEVICE)
-    report: dict[str, Any] = {"command": f"python bench/gpu/sampler.py {out.name}", "gpu": torch.cuda.get_device_name(DEVICE), "us": {}}
-    report["vocabulary"], report["wrong"] = VOCABULARY, []
+    report |= {"us": {}, "vocabulary": VOCABULARY, "wrong": []}
     for mode in MODES:
         for name, kind, spread in (("bf16", torch.bfloat16, 2.5), ("fp32", torch.float32, 2.5), ("bf16, flat", torch.bfloat16, 0.3)):
             turn = [logits(kind, spread, seed) for seed in range(TURNS)]
@@ -83,7 +77,7 @@ def main() -> None:
                 if row.history:
                     draws.forget(row.history)
     report["most_us"] = max(us for times in report["us"].values() for us in times.values())
-    out.write_text(json.dumps(report, indent=1) + "\n")
+    write(asked_for.out, report)
     print("wrong:", report["wrong"], "most:", report["most_us"])
     if report["wrong"]:
         raise SystemExit(f"{len(report['wrong'])} rows differ from the plain sampler")
