@@ -20,6 +20,7 @@ from recipe.ui import Ui
 ROOT = Path(__file__).resolve().parents[2]
 SIGNAL_BASE = 128
 JSON_OF_THEIR_OWN = ("patches", "verify")
+HELP = ("help", "-h", "--help")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 Run = Callable[[Job, Sequence[str]], int]
 
@@ -48,8 +49,8 @@ VERBS: dict[str, Verb] = {
     "config": Verb("show every setting and where it comes from", "verbs.look:config"),
     "logs": Verb("show the end of the server's log; -f follows it, --rank 1 is the other rank's", "verbs.look:logs", takes_words=True),
     "patches": Verb("list, verify, edit, refresh or pin the patch series", "verbs.patches:patches", takes_words=True),
-    "verify": Verb("quality, gate, gatelong, reuse, ranks: ask a running server, or --base-url", "verbs.verify:verify", True),
-    "install-service": Verb("write units for systemd: serve after a boot, and look after it", "verbs.service:install_service", True),
+    "verify": Verb("ask a running server: quality, gate, gatelong, reuse or ranks, each with --help", "verbs.verify:verify", True),
+    "install-service": Verb("write systemd units, or into FOLDER: serve at boot, restart what dies", "verbs.service:install_service", True),
     "watch": Verb("look once, as the watchdog does; pause and resume say whether it looks", "verbs.service:watch", takes_words=True),
     "support-bundle": Verb("put logs, settings and findings into one archive, without secrets", "verbs.bundle:support_bundle"),
     "uninstall": Verb("remove what this installation made; says how large it is and asks, or --yes", "verbs.uninstall:uninstall", True),
@@ -123,10 +124,10 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str], root: Path, u
         ui.use_json()
         arguments = arguments[1:] if arguments[0] == "--json" else arguments[:-1]
     name, words = (arguments[0], arguments[1:]) if arguments else ("start", ())
-    if name in ("help", "-h", "--help"):
-        ui.line(usage())
-        return 0
     verb = VERBS.get(name)
+    if name in HELP or (verb and words and words[0] in HELP and name != "patches"):
+        ui.line(f"./start.sh {name}: {verb.help}" if verb else usage())
+        return 0
     if verb is None or (words and not verb.takes_words):
         raise Failure("E_CONFIG", found=f"the arguments {' '.join(arguments)!r}", needed="one verb; ./start.sh help lists them")
     settings = config.load(root, environment)

@@ -70,6 +70,17 @@ fake_python() { # name, status of the version question
   for verb in start restart stop prepare status config logs patches; do [[ "$output" == *"$verb"* ]]; done
 }
 
+@test "each verb says what it does when asked, and does nothing" {
+  mkdir "$BATS_TEST_TMPDIR/empty"
+  cd "$BATS_TEST_TMPDIR/empty"
+  for words in 'stop.sh --help' 'start.sh logs -h' 'start.sh install-service --help' 'start.sh verify --help' 'start.sh patches -h'; do
+    run "$root"/$words
+    [ "$status" -eq 0 ]
+    [[ "$output" == *"./start.sh "* ]]
+  done
+  [ -z "$(ls)" ]
+}
+
 @test "foreign Python variables do not reach the program" {
   mkdir "$BATS_TEST_TMPDIR/evil"
   echo 'raise SystemExit(77)' >"$BATS_TEST_TMPDIR/evil/argparse.py"
