@@ -83,6 +83,20 @@ def test_a_session_shaped_like_codex_completes_a_tool_task_in_two_turns(embedded
     assert probe.status_code == 200
 
 
+def test_counted_input_is_what_a_response_reads(embedded: Front, openai_client: Any) -> None:
+    tools = [{"type": "function", **FUNCTION}, {"type": "web_search"}]
+    asked = {"model": MODEL, "input": QUESTION, "instructions": "Be short.", "tools": tools, "reasoning": {"effort": "low"}}
+    first = openai_client.responses.create(**asked, max_output_tokens=4)
+    assert openai_client.responses.input_tokens.count(**asked).input_tokens == first.usage.input_tokens
+    more = {"model": MODEL, "input": "And in Oslo?", "previous_response_id": first.id}
+    counted = openai_client.responses.input_tokens.count(**more)
+    assert counted.object == "response.input_tokens"
+    assert counted.input_tokens == openai_client.responses.create(**more, max_output_tokens=4).usage.input_tokens
+    with pytest.raises(openai.NotFoundError):
+        openai_client.responses.input_tokens.count(input="hi", previous_response_id="resp_0")
+    assert embedded.http.get("/v1/responses/input_tokens").status_code == 404, "an id like any other"
+
+
 def claude_body(turns: list[Any], number: int, system: str = "You are a helpful assistant.") -> dict[str, Any]:
     """As Claude Code sends it; `number` changes with every request of its billing line."""
     return {

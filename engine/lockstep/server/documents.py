@@ -54,6 +54,7 @@ MessageReply = _shape(
     stop_reason=Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"],
 )  # fmt: skip
 CountedTokens = _shape("CountedTokens", input_tokens=int)
+InputTokens = _shape("InputTokens", object=Literal["response.input_tokens"], input_tokens=int)
 ResponseReply = _shape(
     "ResponseReply", "OpenAI's response; `lockstep` as in a chat completion.", is_open=True, id=str, object=Literal["response"], model=str,
     status=Literal["completed", "incomplete", "in_progress", "failed"], output=list[_OBJECT], usage=_OBJECT | None,

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from lockstep.server.blocks import BlockWriter, Event, Kind, block_events, whole_blocks
 from lockstep.server.body import aside, read_model
-from lockstep.server.chat import Ask, chat_generations, chat_prompt
+from lockstep.server.chat import Ask, chat_generations
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import CountedTokens, MessageReply, inference_route
 from lockstep.server.errors import ApiError
@@ -17,7 +17,7 @@ from lockstep.server.messages_form import MessagesBody, chat_form
 from lockstep.server.replies import usage_of
 from lockstep.server.schema import ChatBody
 from lockstep.server.stream import EventStream, Json, named_event, unless_client_leaves
-from lockstep.server.tokenize import COUNTED_TOKENS
+from lockstep.server.tokenize import conversation_tokens
 from lockstep.text.tools import ToolCall
 
 router = APIRouter(tags=["messages"])
@@ -49,10 +49,7 @@ async def _read(request: Request, site: Deployment) -> tuple[MessagesBody, ChatB
 
 
 async def _count(request: Request, site: Deployment, chat: ChatBody) -> Response:
-    limit = max(site.context, COUNTED_TOKENS)
-    going_on = not chat.continue_final_message
-    prompt = await chat_prompt(request, chat, chat.messages, limit, going_on, site.namespace(request, chat.cache_salt))
-    return Json({"input_tokens": len(prompt.ids)})
+    return Json({"input_tokens": await conversation_tokens(request, site, chat)})
 
 
 async def _reply(request: Request, site: Deployment, body: MessagesBody, chat: ChatBody) -> Response:

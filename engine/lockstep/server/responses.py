@@ -1,4 +1,4 @@
-"""`/v1/responses`: a conversation as items, its reply as items and typed events."""
+"""`/v1/responses`: a conversation as items, its reply as items and typed events; `/v1/responses/input_tokens` counts."""
 
 import time
 from typing import Any
@@ -10,13 +10,15 @@ from lockstep.server.blocks import BlockWriter, Event, Kind, block_events, whole
 from lockstep.server.body import aside, read_model
 from lockstep.server.chat import Ask, chat_generations
 from lockstep.server.deployment import Deployment, deployment
-from lockstep.server.documents import Deleted, ResponseReply, errors, inference_route
+from lockstep.server.documents import Deleted, InputTokens, ResponseReply, errors, inference_route
 from lockstep.server.errors import ApiError
 from lockstep.server.generation import Generation, reply_id
 from lockstep.server.replies import usage_of
 from lockstep.server.response_store import TOKEN_BYTES, Stored
 from lockstep.server.responses_form import Item, ResponsesBody, chat_form
+from lockstep.server.schema import ChatBody
 from lockstep.server.stream import EventStream, Json, named_event, unless_client_leaves
+from lockstep.server.tokenize import conversation_tokens
 from lockstep.text.tools import ToolCall
 
 router = APIRouter(tags=["responses"])
@@ -30,6 +32,15 @@ async def responses(request: Request) -> Response:
     body = await read_model(request, ResponsesBody, site.body_bytes)
     site.require_model(body.model)
     return await unless_client_leaves(request, _reply(request, site, body))
+
+
+@router.post("/v1/responses/input_tokens", **inference_route(ResponsesBody, InputTokens))
+async def input_tokens(request: Request) -> Response:
+    """Tokens of a conversation as a generation would render it."""
+    site = deployment(request)
+    body = await read_model(request, ResponsesBody, site.body_bytes)
+    site.require_model(body.model)
+    return await unless_client_leaves(request, _count(request, site, body))
 
 
 @router.get("/v1/responses/{name}", response_model=ResponseReply, responses=errors(401, 404))
@@ -55,11 +66,21 @@ def _stored(request: Request, name: str, param: str) -> Stored:
     return found
 
 
-async def _reply(request: Request, site: Deployment, body: ResponsesBody) -> Response:
+async def _chat(request: Request, body: ResponsesBody) -> tuple[ChatBody, tuple[Item, ...]]:
+    """The conversation as chat, and those of its items that were stored."""
     stored = _stored(request, body.previous_response_id, "previous_response_id") if body.previous_response_id else None
     earlier = stored.items if stored else ()
     request.state.sent_bytes += stored.size if stored else 0
-    chat = await aside(request, lambda: chat_form(body, earlier))
+    return await aside(request, lambda: chat_form(body, earlier)), earlier
+
+
+async def _count(request: Request, site: Deployment, body: ResponsesBody) -> Response:
+    chat, _ = await _chat(request, body)
+    return Json({"object": "response.input_tokens", "input_tokens": await conversation_tokens(request, site, chat)})
+
+
+async def _reply(request: Request, site: Deployment, body: ResponsesBody) -> Response:
+    chat, earlier = await _chat(request, body)
     [generation] = await chat_generations(request, site, chat, Ask(reply_id("resp_"), "responses", "input", body.max_output_tokens))
 
     def keep(reply: Item) -> None:

@@ -6,10 +6,10 @@ from fastapi import APIRouter, Request
 
 from lockstep.server.body import aside, read_model
 from lockstep.server.chat import chat_prompt
-from lockstep.server.deployment import deployment
+from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import Text, TokenizerInfo, Tokens, body_of, errors
 from lockstep.server.generation import check_ids, tokenised
-from lockstep.server.schema import DetokenizeBody, TokenizeBody
+from lockstep.server.schema import ChatBody, DetokenizeBody, TokenizeBody
 from lockstep.server.stream import Json
 
 router = APIRouter(tags=["tokens"])
@@ -36,6 +36,12 @@ async def tokenize(request: Request) -> Json:
     if body.return_token_strs:
         reply["token_strs"] = await aside(request, lambda: [site.tokenizer.decode([token]) for token in ids])
     return Json(reply)
+
+
+async def conversation_tokens(request: Request, site: Deployment, chat: ChatBody) -> int:
+    """Tokens of the prompt that a generation would render. Raises ApiError."""
+    limit, owner = max(site.context, COUNTED_TOKENS), site.namespace(request, chat.cache_salt)
+    return len((await chat_prompt(request, chat, chat.messages, limit, not chat.continue_final_message, owner)).ids)
 
 
 @router.get("/tokenizer_info", response_model=TokenizerInfo, responses=errors(401))
