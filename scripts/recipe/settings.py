@@ -10,7 +10,7 @@ PROFILES = (TWO_GPU, EMBEDDED)
 DEFAULT_PROFILE = TWO_GPU
 
 HOUR_S = 3600
-GROUPS = ("what runs", "the model's answers", "numbers and formats", "places", "time and space", "keys", "build", "this program")
+GROUPS = ("what runs", "the model's answers", "engine and GPUs", "places", "time and space", "keys", "build", "this program")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ _setting(
 )
 
 _engine_setting(
-    "MAX_TOKENS", 1, ("32768", "4096"), integer(1, 1_048_576), "--max-tokens", "reply limit of a request that names none", unit="tokens"
+    "MAX_TOKENS", 1, ("32768", "4096"), integer(1, 1_048_576), "--max-tokens", "longest reply if a request names no limit", unit="tokens"
 )
 _engine_setting("THINKING", 1, "0", FLAG, "--thinking", "1 lets the model think unless a request says otherwise")
 _engine_setting(
@@ -117,7 +117,7 @@ _engine_setting(
 )
 _engine_setting("VISION", 1, "1", FLAG, "--vision", "1 takes pictures and clips, 0 serves text only")
 _engine_setting(
-    "LOOP_GUARD", 1, "256", integer(0, 1 << 20), "--guard-loops", "length of one short cycle that ends a reply; 0: never", unit="tokens"
+    "LOOP_GUARD", 1, "256", integer(0, 1 << 20), "--guard-loops", "tokens of a repeating cycle that end a reply; 0: never", unit="tokens"
 )
 
 _engine_setting(
@@ -125,7 +125,7 @@ _engine_setting(
 )
 _engine_setting("PARALLEL", 2, "4", integer(1, 32), "--parallel", "requests computed at the same time; more wait in a queue")
 _engine_setting(
-    "RANKS", 2, ("2", "1"), integer(1, 2), "--ranks", "processes that share the model, on GPUs one a device; replies depend on how many"
+    "RANKS", 2, ("2", "1"), integer(1, 2), "--ranks", "tensor parallel processes, on GPUs one a device; replies depend on how many"
 )
 _engine_setting(
     "DENSE",
@@ -133,11 +133,11 @@ _engine_setting(
     ("q4", "bf16"),
     choice("q4", "fp8", "bf16"),
     "--dense",
-    "form of the large dense matrices; each has replies of its own",
+    "number format of the large dense weight matrices; replies depend on it",
     aliases=("TF_GLM_DENSE",),
 )
 _engine_setting(
-    "KV", 2, ("fp8", "bf16"), choice("fp8", "bf16"), "--kv", "form of the latent cache; each has replies of its own", aliases=("TF_GLM_KV",)
+    "KV", 2, ("fp8", "bf16"), choice("fp8", "bf16"), "--kv", "number format of the KV cache; replies depend on it", aliases=("TF_GLM_KV",)
 )
 _engine_setting(
     "MEMORY_RESERVE_GIB",
@@ -145,7 +145,7 @@ _engine_setting(
     ("6", "0"),
     decimal(0, 64),
     "--memory-reserve-gib",
-    "memory of each device left for work, drafting and libraries; 0: what is usual there",
+    "memory of each device left for work, drafting and libraries; 0: 2 on a GPU, 0.25 on a CPU",
     unit="GiB",
     aliases=("TENSORFOLD_MEMORY_RESERVE_GIB",),
 )
@@ -155,24 +155,22 @@ _engine_setting(
     ("3.75", "0"),
     decimal(0, 1024),
     "--kv-pool-gib",
-    "most memory of each device for tokens beyond one whole window; 0: no bound",
+    "most KV cache of each device beyond one request of CONTEXT tokens; 0: no bound",
     unit="GiB",
     aliases=("TF_GLM_CACHE_GIB",),
 )
-_engine_setting(
-    "KEPT_GIB", 2, "4", integer(0, 1024), "--kept-gib", "host memory for states of prompts that may come again; 0 keeps none", unit="GiB"
-)
+_engine_setting("KEPT_GIB", 2, "4", integer(0, 1024), "--kept-gib", "host memory of the prefix cache; 0: none", unit="GiB")
 _engine_setting(
     "SPILL_GIB",
     2,
     "0",
     integer(0, 100_000),
     "--spill-gib",
-    "room on disk, for each rank, for states that leave memory; 0: none",
+    "disk space of each rank for prefix cache entries that leave memory; 0: none",
     unit="GiB",
 )
 _setting(
-    "DRAFTER", 2, "dflash2", choice("dflash2", "mtp", "none"), "who drafts: the DFlash2 drafter, the checkpoint's own MTP layer, or nobody"
+    "DRAFTER", 2, "dflash2", choice("dflash2", "mtp", "none"), "speculative decoding: DFlash2 drafts, the checkpoint's MTP layer, or none"
 )
 _engine_setting(
     "DRAFT_POLICY",
@@ -180,7 +178,7 @@ _engine_setting(
     "auto",
     _POLICY,
     "--draft-policy",
-    "how many drafts a round; auto: cost7 for dflash2 and cost3 for mtp, as many as pay by the milliseconds measured at load",
+    "how many tokens are drafted a step (docs/exactness.md); auto: cost7 for dflash2, cost3 for mtp: as many as pay by times measured",
     aliases=("TF_GLM_DFLASH_POLICY",),
 )
 _setting(
@@ -202,7 +200,7 @@ _setting(
 )
 _setting("MAX_GPU_CELSIUS", 2, "85", integer(30, 100), "a GPU hotter than this before the start ends it", unit="°C")
 _setting(
-    "ENGINE_ARGUMENTS", 2, "", optional(arguments(_own_options)), "further options of the engine, as a shell takes them: --max-queued 64"
+    "ENGINE_ARGUMENTS", 2, "", optional(arguments(_own_options)), "more options of lockstep serve, as a shell takes them: --max-queued 64"
 )
 _setting(
     "ENGINE_VARIABLES",
@@ -217,14 +215,14 @@ _setting("MODEL_DIR", 3, ("{DATA_DIR}/models/GLM-5.3-Flash-EXL3-4bpw", "{root}/e
 _setting(
     "DFLASH2_DIR", 3, ("{DATA_DIR}/models/GLM-5.3-Flash-DFlash2", "{root}/embedded/drafter"), folder(), "folder of the DFlash2 drafter"
 )
-_setting("SPILL_DIR", 3, "{DATA_DIR}/spill", folder(), "prompt states on disk (SPILL_GIB), a folder of its own; they outlive the server")
+_setting("SPILL_DIR", 3, "{DATA_DIR}/spill", folder(), "prefix cache on disk (SPILL_GIB), a folder of its own; it outlives the server")
 _setting("KERNEL_CACHE", 3, "{DATA_DIR}/kernels", folder(), "compiled kernels and launch tables, a folder for each build")
 _setting("STATE_DIR", 3, "{root}/.state", folder(), "lock, API key and record of the running server")
 _setting("LOG_DIR", 3, "{root}/logs", folder(), "run folders and archives")
 
 _setting("LOG_KEEP", 4, "10", integer(0, 10_000), "archives kept, the newest first", unit="archives")
 _setting("WAIT_TIMEOUT", 4, ("2400", "120"), integer(1, 24 * HOUR_S), "longest wait for a started server to be ready", unit="s")
-_setting("SMOKE", 2, "right", choice("right", "any"), "answers of the smoke test: right, or any, as of a checkpoint that was never trained")
+_setting("SMOKE", 2, "right", choice("right", "any"), "answers the smoke test takes: right ones, or any (a checkpoint never trained)")
 _setting("SMOKE_TIMEOUT", 4, ("120", "60"), integer(1, HOUR_S), "longest wait for the answer of the smoke test", unit="s")
 _engine_setting("STOP_TIMEOUT", 4, "30", integer(1, HOUR_S), "--drain-timeout", "time a stopping server gets to finish what runs", unit="s")
 _setting("GPU_WAIT_TIMEOUT", 4, "30", integer(0, HOUR_S), "longest wait for GPU memory that an ended program has not given back", unit="s")
@@ -256,7 +254,7 @@ _setting(
     5,
     "",
     optional(matching(r"[0-9a-fA-F.:/]+(,[0-9a-fA-F.:/]+)*", "addresses or networks, separated by commas")),
-    "proxies that are believed when they say whom they serve",
+    "proxies whose X-Forwarded-For is believed",
 )
 
 _setting("ENGINE_REPO", 6, "", optional(_REPOSITORY), "build the engine of another Git repository; empty: this one")
