@@ -52,6 +52,24 @@ def test_a_shared_system_text_is_begun_behind_and_an_equal_prompt_is_cached_whol
     assert ask(front, "one", cache_salt="a") == (prompt, prompt, first)
 
 
+def test_logarithms_of_a_prompt_are_told_once_however_states_cut_it(front: Front):
+    ids = [2 + (7 * at + at * at // 5) % 2000 for at in range(700)]
+
+    def told(length: int) -> list[float | None]:
+        body = {"prompt": ids[:length], "echo": True, "logprobs": 0, "max_tokens": 1}
+        reply = front.http.post("/v1/completions", json=body, headers=bearer("ada"))
+        assert reply.status_code == 200, reply.text
+        assert reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        return reply.json()["choices"][0]["logprobs"]["token_logprobs"]
+
+    longest = told(700)
+    assert longest[0] is None
+    for length in (64, 65, 129, 300, 700):
+        found = told(length)
+        assert len(found) == length + 1
+        assert found[:length] == longest[:length]
+
+
 def test_keys_and_salts_share_nothing_and_get_the_same_reply(front: Front):
     prompt, _, bits = ask(front, "who shares?")
     assert ask(front, "who shares?") == (prompt, prompt, bits)

@@ -143,10 +143,12 @@ class Scheduler:
             if live is None or piece.request_id in result.lost:
                 continue
             self._reuse.ran(live.prompt, piece)
-            live.prompt_logprobs += result.prompt_logprobs.get(live.id, ())
             if piece.last:
                 live.decoding_since_s = self._clock()
         self._reuse.skipped(plan, result)
+        # By request: several slices of a step, cut where states are kept, tell theirs together.
+        for live in self._alive(result.prompt_logprobs):
+            live.prompt_logprobs += result.prompt_logprobs[live.id]
         for live in self._alive(result.lost):
             self._reuse.begin(live.prompt, None)
         events = [self._progress(live, result) for live in self._alive(result.tokens)]
