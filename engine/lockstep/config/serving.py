@@ -43,8 +43,8 @@ class ServingOptions:
 
     model: Path
     drafter: str = _option("none", f"who drafts: {', '.join(DRAFTERS)}, or the folder of a block drafter", value="D")
-    host: str = _option("127.0.0.1")
-    port: int = _option(8022, None, 1, 65535)
+    host: str = _option("127.0.0.1", "address to listen on")
+    port: int = _option(8022, "port to listen on", 1, 65535)
     name: str = _option("glm-5.3-flash", "model id the API answers to")
     context: int = _option(16384, "tokens one request may hold, prompt and reply", TILE, 1 << 20)
     parallel: int = _option(4, "requests decoded together", 1, 32)
@@ -57,7 +57,7 @@ class ServingOptions:
     state_hashes: bool = _option(False, "report the hash of each request's final state")
     device: str = _option("cpu", "cpu or cuda", words=("cpu", "cuda"))
     pool_tokens: int = _option(0, "tokens of the shared pool; 0: context * parallel", 0, 1 << 30)
-    memory_reserve_gib: float = _option(0.0, "GiB of a device left for work; 0: what is usual", 0, 4096)
+    memory_reserve_gib: float = _option(0.0, "GiB of a device left for work; 0: 2 on cuda, 0.25 on cpu", 0, 4096)
     kv_pool_gib: float = _option(0.0, "GiB of a device for tokens beyond one window; 0: no bound", 0, 4096)
     prompt_slice: int = _option(256, "prompt tokens run between two rounds of running replies", 1, 1 << 16)
     max_queued: int = _option(64, "requests that may wait for a slot", 0, 1 << 20)
@@ -66,18 +66,18 @@ class ServingOptions:
     loop: str = _option("overlapped", "plain, or overlapped: tell what a step brought while the next one runs", words=LOOPS)
     step_timeout: int = _option(120, "seconds after which a step that has not ended ends the engine", 1, 86400)
     drain_timeout: int = _option(10, "seconds that replies get to finish once the server is to end", 0, 86400)
-    draft_policy: str = _option("auto", "how deep to draft, say fnc7:0.3; auto: the drafter's own", value="W")
+    draft_policy: str = _option("auto", "how many tokens to draft a step, say 5, cost7 or fnc7:0.3; auto: cost7, for mtp cost3", value="W")
     copy_tokens: int = _option(15, "tokens a copy draft proposes at most; 0: no copies", 0, 31)
     draft_noise: float = _option(1.0, "weight of a sampled request's noise in its drafts", 0, 10)
     draft_edge: float = _option(1.0, "weight of the block drafter's selector", 0, 10)
-    kept_gib: float = _option(4.0, "GiB of host memory for kept prompt states; 0: keep none", 0, 4096)
+    kept_gib: float = _option(4.0, "GiB of host memory for kept prompt states (prefix cache); 0: keep none", 0, 4096)
     kept_grid: int = _option(2048, "tokens of a prompt between two kept states", TILE, 1 << 20)
     kept_share: float = _option(0.5, "part of it above which a namespace loses states first", 0, 1)
     spill_dir: Path | None = _option(None, "folder for kept states that leave memory; a later server finds them there", value="DIR")  # noqa: RUF009
     spill_gib: float = _option(16.0, "GiB of that folder, on each rank", 0, 1 << 20)
     dense: str = _option("bf16", f"form of large dense matrices: {', '.join(DENSE_FORMS)}; bf16: the device's own type", words=DENSE_FORMS)
-    kv: str = _option("bf16", f"form of kept latents and index keys: {', '.join(KV_FORMS)}", words=KV_FORMS)
-    guard_loops: int = _option(256, "tokens of a cycle of at most 16, over and over, that end a reply; 0: never", 0, 1 << 20)
+    kv: str = _option("bf16", f"form of the KV cache, latents and index keys: {', '.join(KV_FORMS)}", words=KV_FORMS)
+    guard_loops: int = _option(256, "a reply ends once its last N tokens repeat a cycle of at most 16; 0: never", 0, 1 << 20)
     launch_table: Path | None = _option(None, "table of `python -m tuning` that kernels take their launches from", value="FILE")  # noqa: RUF009
     vision: bool = _option(True, "take pictures and clips if the checkpoint can")
     log_dir: Path | None = _option(None, "folder for a log of each rank but the first", value="DIR")  # noqa: RUF009
@@ -158,4 +158,5 @@ def add_serving_flags(parser: argparse.ArgumentParser) -> None:
             how |= {"action": "append", "metavar": option.metadata["value"]}
         else:
             how |= {"type": Path if default is None else type(default), "metavar": option.metadata["value"]}
-        parser.add_argument(_flag(option.name), default=None if default == () else default, help=option.metadata["note"], **how)
+        told = "" if default in (None, ()) or default is False else f" (default: {default})"
+        parser.add_argument(_flag(option.name), default=None if default == () else default, help=f"{option.metadata['note']}{told}", **how)

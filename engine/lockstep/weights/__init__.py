@@ -1,4 +1,4 @@
-"""Checkpoint folders: safetensors, EXL3 groups, block-scaled fp8, and the EXL3 encoder. Knows nothing of layers or ranks."""
+"""Checkpoint folders as tensors: safetensors, EXL3 groups, matrices coded at load, a rank's share. Writes none; knows nothing of layers."""
 
 from lockstep.weights.checkpoint import Checkpoint
 from lockstep.weights.source import TensorSource, WeightError

@@ -1,4 +1,4 @@
-"""start, restart and prepare: the six steps, re-attaching to what runs, and the way back when a new server fails."""
+"""start, restart, rollback, prepare and doctor: the six steps, re-attaching to what runs, and the way back when a new server fails."""
 
 import signal
 import sys
