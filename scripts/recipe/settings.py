@@ -55,18 +55,22 @@ WITHOUT_EFFECT = {
     "TF_GLM_CACHE_ENTRIES": "kept prompt states are bounded by their size: KEPT_GIB",
 }
 
+_groups: list[str] = []
 _registry: list[Setting] = []
 # Options of the engine that this program decides: those of settings join as they are registered.
 _own_options = ["model", "drafter", "api-key-file", "trusted-proxy", "device", "spill-dir", "log-dir", "launch-table"]
 
 
-def _setting(name: str, group: int, default: str | tuple[str, str], kind: Kind, help_text: str, **more: Any) -> None:
+def _setting(name: str, default: str | tuple[str, str], kind: Kind, help_text: str, **more: Any) -> None:
+    """One more of the group named last."""
     two_gpu, embedded = (default, default) if isinstance(default, str) else default
-    _registry.append(Setting(name=name, group=GROUPS[group], two_gpu=two_gpu, embedded=embedded, kind=kind, help=help_text, **more))
+    _registry.append(Setting(name=name, group=_groups[-1], two_gpu=two_gpu, embedded=embedded, kind=kind, help=help_text, **more))
 
 
-def _engine_setting(name: str, group: int, default: str | tuple[str, str], kind: Kind, option: str, help_text: str, **more: Any) -> None:
-    _setting(name, group, default, kind, help_text, engine_option=option, **more)
+def _engine_setting(name: str, default: str | tuple[str, str], kind: Kind, help_text: str, *, option: str = "", **more: Any) -> None:
+    """Carried by the engine's option of the same name, unless another is told."""
+    option = option or f"--{name.lower().replace('_', '-')}"
+    _setting(name, default, kind, help_text, engine_option=option, **more)
     _own_options.append(option.removeprefix("--"))
 
 
@@ -80,188 +84,159 @@ _POLICY = matching(
     r"auto|(f?(nc|c)?|cost)[0-9]{1,2}(:(noisy|[0-9.]+)){0,2}", "auto, a number of drafts, or a word of the engine such as fnc7:0.3 or cost7"
 )
 
+_groups.append("what runs")
 _setting(
     "PROFILE",
-    0,
     (TWO_GPU, EMBEDDED),
     choice(*PROFILES),
     "two-gpu serves the published checkpoint, embedded this repository's tiny one on the CPU",
 )
 _setting(
-    "RUNTIME", 0, ("docker", "process"), choice("docker", "process"), "where the engine runs: in a container, or as a process of this host"
+    "RUNTIME", ("docker", "process"), choice("docker", "process"), "where the engine runs: in a container, or as a process of this host"
 )
-_setting("GPUS", 0, ("0,1", "none"), gpus(2), "the devices, one a rank")
-_engine_setting("HOST", 0, ("0.0.0.0", "127.0.0.1"), address(), "--host", "address the API listens on")
-_engine_setting("PORT", 0, "8022", integer(1, 65535), "--port", "port the API listens on")
-_engine_setting("SERVED_NAME", 0, "glm-5.3-flash", _NAME, "--name", "the model's name in the API")
-_setting("CONTAINER_NAME", 0, "glm53-tf-2x", _DOCKER_NAME, "name of the container (RUNTIME=docker)")
+_setting("GPUS", ("0,1", "none"), gpus(2), "the devices, one a rank")
+_engine_setting("HOST", ("0.0.0.0", "127.0.0.1"), address(), "address the API listens on")
+_engine_setting("PORT", "8022", integer(1, 65535), "port the API listens on")
+_engine_setting("SERVED_NAME", "glm-5.3-flash", _NAME, "the model's name in the API", option="--name")
+_setting("CONTAINER_NAME", "glm53-tf-2x", _DOCKER_NAME, "name of the container (RUNTIME=docker)")
 _setting(
     "NETWORK",
-    0,
     "host",
     choice("host", "bridge"),
     "host: the server sees who asks; bridge: a network of its own with PORT led into it (RUNTIME=docker)",
 )
 
+_groups.append("the model's answers")
+_engine_setting("MAX_TOKENS", ("32768", "4096"), integer(1, 1_048_576), "longest reply if a request names no limit", unit="tokens")
+_engine_setting("THINKING", "0", FLAG, "1 lets the model think unless a request says otherwise")
 _engine_setting(
-    "MAX_TOKENS", 1, ("32768", "4096"), integer(1, 1_048_576), "--max-tokens", "longest reply if a request names no limit", unit="tokens"
+    "REASONING_EFFORT", "high", choice("none", "minimal", "low", "medium", "high", "max"), "effort when a request turns thinking on"
 )
-_engine_setting("THINKING", 1, "0", FLAG, "--thinking", "1 lets the model think unless a request says otherwise")
+_engine_setting("VISION", "1", FLAG, "1 takes pictures and clips, 0 serves text only")
 _engine_setting(
-    "REASONING_EFFORT",
-    1,
-    "high",
-    choice("none", "minimal", "low", "medium", "high", "max"),
-    "--reasoning-effort",
-    "effort when a request turns thinking on",
-)
-_engine_setting("VISION", 1, "1", FLAG, "--vision", "1 takes pictures and clips, 0 serves text only")
-_engine_setting(
-    "LOOP_GUARD", 1, "256", integer(0, 1 << 20), "--guard-loops", "tokens of a repeating cycle that end a reply; 0: never", unit="tokens"
+    "LOOP_GUARD",
+    "256",
+    integer(0, 1 << 20),
+    "tokens of a repeating cycle that end a reply; 0: never",
+    unit="tokens",
+    option="--guard-loops",
 )
 
-_engine_setting(
-    "CONTEXT", 2, ("524288", "32768"), integer(64, 1_048_576), "--context", "longest prompt and reply of a request together", unit="tokens"
-)
-_engine_setting("PARALLEL", 2, "4", integer(1, 32), "--parallel", "requests computed at the same time; more wait in a queue")
-_engine_setting(
-    "RANKS", 2, ("2", "1"), integer(1, 2), "--ranks", "tensor parallel processes, on GPUs one a device; replies depend on how many"
-)
+_groups.append("engine and GPUs")
+_engine_setting("CONTEXT", ("524288", "32768"), integer(64, 1_048_576), "longest prompt and reply of a request together", unit="tokens")
+_engine_setting("PARALLEL", "4", integer(1, 32), "requests computed at the same time; more wait in a queue")
+_engine_setting("RANKS", ("2", "1"), integer(1, 2), "tensor parallel processes, on GPUs one a device; replies depend on how many")
 _engine_setting(
     "DENSE",
-    2,
     ("q4", "bf16"),
     choice("q4", "fp8", "bf16"),
-    "--dense",
     "number format of the large dense weight matrices; replies depend on it",
     aliases=("TF_GLM_DENSE",),
 )
-_engine_setting(
-    "KV", 2, ("fp8", "bf16"), choice("fp8", "bf16"), "--kv", "number format of the KV cache; replies depend on it", aliases=("TF_GLM_KV",)
-)
+_engine_setting("KV", ("fp8", "bf16"), choice("fp8", "bf16"), "number format of the KV cache; replies depend on it", aliases=("TF_GLM_KV",))
 _engine_setting(
     "MEMORY_RESERVE_GIB",
-    2,
     ("6", "0"),
     decimal(0, 64),
-    "--memory-reserve-gib",
     "memory of each device left for work, drafting and libraries; 0: 2 on a GPU, 0.25 on a CPU",
     unit="GiB",
     aliases=("TENSORFOLD_MEMORY_RESERVE_GIB",),
 )
 _engine_setting(
     "KV_POOL_GIB",
-    2,
     ("3.75", "0"),
     decimal(0, 1024),
-    "--kv-pool-gib",
     "most KV cache of each device beyond one request of CONTEXT tokens; 0: no bound",
     unit="GiB",
     aliases=("TF_GLM_CACHE_GIB",),
 )
-_engine_setting("KEPT_GIB", 2, "4", integer(0, 1024), "--kept-gib", "host memory of the prefix cache; 0: none", unit="GiB")
+_engine_setting("KEPT_GIB", "4", integer(0, 1024), "host memory of the prefix cache; 0: none", unit="GiB")
 _engine_setting(
-    "SPILL_GIB",
-    2,
-    "0",
-    integer(0, 100_000),
-    "--spill-gib",
-    "disk space of each rank for prefix cache entries that leave memory; 0: none",
-    unit="GiB",
+    "SPILL_GIB", "0", integer(0, 100_000), "disk space of each rank for prefix cache entries that leave memory; 0: none", unit="GiB"
 )
 _setting(
-    "DRAFTER", 2, "dflash2", choice("dflash2", "mtp", "none"), "speculative decoding: DFlash2 drafts, the checkpoint's MTP layer, or none"
+    "DRAFTER", "dflash2", choice("dflash2", "mtp", "none"), "speculative decoding: DFlash2 drafts, the checkpoint's MTP layer, or none"
 )
 _engine_setting(
     "DRAFT_POLICY",
-    2,
     "auto",
     _POLICY,
-    "--draft-policy",
     "how many tokens are drafted a step (docs/exactness.md); auto: cost7 for dflash2, cost3 for mtp: as many as pay by times measured",
     aliases=("TF_GLM_DFLASH_POLICY",),
 )
-_setting(
-    "P2P", 2, "on", choice("on", "off"), "off: the GPUs exchange through host memory, slower, where their direct way is broken or hangs"
-)
-_setting("TUNE", 2, ("1", "0"), FLAG, "1 has the kernels' launches measured once for these GPUs; 0 runs them as they are by default")
+_setting("P2P", "on", choice("on", "off"), "off: the GPUs exchange through host memory, slower, where their direct way is broken or hangs")
+_setting("TUNE", ("1", "0"), FLAG, "1 has the kernels' launches measured once for these GPUs; 0 runs them as they are by default")
 _setting(
     "NCCL_P2P_LEVEL",
-    2,
     "SYS",
     choice("LOC", "NVL", "PIX", "PXB", "PHB", "SYS"),
     "how far apart GPUs may be to talk directly",
     carried_by=("NCCL_P2P_LEVEL",),
 )
-_setting("NCCL_CHANNELS", 2, "4", integer(1, 32), "channels between the GPUs", carried_by=("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"))
-_setting("NCCL_DEBUG", 2, "WARN", choice("VERSION", "WARN", "INFO", "TRACE"), "how much NCCL says in the log", carried_by=("NCCL_DEBUG",))
+_setting("NCCL_CHANNELS", "4", integer(1, 32), "channels between the GPUs", carried_by=("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS"))
+_setting("NCCL_DEBUG", "WARN", choice("VERSION", "WARN", "INFO", "TRACE"), "how much NCCL says in the log", carried_by=("NCCL_DEBUG",))
+_setting("MIN_GPU_FREE_MIB", ("90000", "0"), integer(0, 1_000_000), "memory that has to be free on each GPU before the start", unit="MiB")
+_setting("MAX_GPU_CELSIUS", "85", integer(30, 100), "a GPU hotter than this before the start ends it", unit="°C")
 _setting(
-    "MIN_GPU_FREE_MIB", 2, ("90000", "0"), integer(0, 1_000_000), "memory that has to be free on each GPU before the start", unit="MiB"
-)
-_setting("MAX_GPU_CELSIUS", 2, "85", integer(30, 100), "a GPU hotter than this before the start ends it", unit="°C")
-_setting(
-    "ENGINE_ARGUMENTS", 2, "", optional(arguments(_own_options)), "more options of lockstep serve, as a shell takes them: --max-queued 64"
+    "ENGINE_ARGUMENTS", "", optional(arguments(_own_options)), "more options of lockstep serve, as a shell takes them: --max-queued 64"
 )
 _setting(
     "ENGINE_VARIABLES",
-    2,
     "",
     optional(variables(("NCCL_", "CUDA_", "TORCH_", "PYTORCH_", "TRITON_", "GLOO_", "OMP_", "LOCKSTEP_"))),
     "further variables of the engine, NAME=value after NAME=value; shown in full, so nothing secret",
 )
+_setting("SMOKE", "right", choice("right", "any"), "answers the smoke test takes: right ones, or any (a checkpoint never trained)")
 
-_setting("DATA_DIR", 3, "{cache}/glm-5.3-flash", folder(), "large things that can be made again: environments, builds, weights")
-_setting("MODEL_DIR", 3, ("{DATA_DIR}/models/GLM-5.3-Flash-EXL3-4bpw", "{root}/embedded"), folder(), "folder of the checkpoint")
-_setting(
-    "DFLASH2_DIR", 3, ("{DATA_DIR}/models/GLM-5.3-Flash-DFlash2", "{root}/embedded/drafter"), folder(), "folder of the DFlash2 drafter"
+_groups.append("places")
+_setting("DATA_DIR", "{cache}/glm-5.3-flash", folder(), "large things that can be made again: environments, builds, weights")
+_setting("MODEL_DIR", ("{DATA_DIR}/models/GLM-5.3-Flash-EXL3-4bpw", "{root}/embedded"), folder(), "folder of the checkpoint")
+_setting("DFLASH2_DIR", ("{DATA_DIR}/models/GLM-5.3-Flash-DFlash2", "{root}/embedded/drafter"), folder(), "folder of the DFlash2 drafter")
+_setting("SPILL_DIR", "{DATA_DIR}/spill", folder(), "prefix cache on disk (SPILL_GIB), a folder of its own; it outlives the server")
+_setting("KERNEL_CACHE", "{DATA_DIR}/kernels", folder(), "compiled kernels and launch tables, a folder for each build")
+_setting("STATE_DIR", "{root}/.state", folder(), "lock, API key and record of the running server")
+_setting("LOG_DIR", "{root}/logs", folder(), "run folders and archives")
+
+_groups.append("time and space")
+_setting("LOG_KEEP", "10", integer(0, 10_000), "archives kept, the newest first", unit="archives")
+_setting("WAIT_TIMEOUT", ("2400", "120"), integer(1, 24 * HOUR_S), "longest wait for a started server to be ready", unit="s")
+_setting("SMOKE_TIMEOUT", ("120", "60"), integer(1, HOUR_S), "longest wait for the answer of the smoke test", unit="s")
+_engine_setting(
+    "STOP_TIMEOUT", "30", integer(1, HOUR_S), "time a stopping server gets to finish what runs", unit="s", option="--drain-timeout"
 )
-_setting("SPILL_DIR", 3, "{DATA_DIR}/spill", folder(), "prefix cache on disk (SPILL_GIB), a folder of its own; it outlives the server")
-_setting("KERNEL_CACHE", 3, "{DATA_DIR}/kernels", folder(), "compiled kernels and launch tables, a folder for each build")
-_setting("STATE_DIR", 3, "{root}/.state", folder(), "lock, API key and record of the running server")
-_setting("LOG_DIR", 3, "{root}/logs", folder(), "run folders and archives")
+_setting("GPU_WAIT_TIMEOUT", "30", integer(0, HOUR_S), "longest wait for GPU memory that an ended program has not given back", unit="s")
+_setting("PEER_TIMEOUT", "60", integer(1, HOUR_S), "longest wait for bytes between the GPUs before they count as hanging", unit="s")
+_setting("TUNE_TIMEOUT", "3600", integer(1, 24 * HOUR_S), "longest wait for kernels to be compiled and tuned", unit="s")
+_setting("STALL_TIMEOUT", "60", integer(1, HOUR_S), "a download that brings nothing for so long is begun again", unit="s")
+_setting("MODEL_FREE_GIB", ("180", "0"), integer(0, 100_000), "space asked for while the checkpoint is missing", unit="GiB")
+_setting("DFLASH2_FREE_GIB", ("10", "0"), integer(0, 100_000), "space asked for while the drafter is missing", unit="GiB")
+_setting("IMAGE_FREE_GIB", ("40", "3"), integer(0, 100_000), "space asked for while the engine is not built", unit="GiB")
+_setting("KERNEL_FREE_GIB", ("10", "0"), integer(0, 100_000), "space asked for while kernels are not compiled", unit="GiB")
 
-_setting("LOG_KEEP", 4, "10", integer(0, 10_000), "archives kept, the newest first", unit="archives")
-_setting("WAIT_TIMEOUT", 4, ("2400", "120"), integer(1, 24 * HOUR_S), "longest wait for a started server to be ready", unit="s")
-_setting("SMOKE", 2, "right", choice("right", "any"), "answers the smoke test takes: right ones, or any (a checkpoint never trained)")
-_setting("SMOKE_TIMEOUT", 4, ("120", "60"), integer(1, HOUR_S), "longest wait for the answer of the smoke test", unit="s")
-_engine_setting("STOP_TIMEOUT", 4, "30", integer(1, HOUR_S), "--drain-timeout", "time a stopping server gets to finish what runs", unit="s")
-_setting("GPU_WAIT_TIMEOUT", 4, "30", integer(0, HOUR_S), "longest wait for GPU memory that an ended program has not given back", unit="s")
-_setting("PEER_TIMEOUT", 4, "60", integer(1, HOUR_S), "longest wait for bytes between the GPUs before they count as hanging", unit="s")
-_setting("TUNE_TIMEOUT", 4, "3600", integer(1, 24 * HOUR_S), "longest wait for kernels to be compiled and tuned", unit="s")
-_setting("STALL_TIMEOUT", 4, "60", integer(1, HOUR_S), "a download that brings nothing for so long is begun again", unit="s")
-_setting("MODEL_FREE_GIB", 4, ("180", "0"), integer(0, 100_000), "space asked for while the checkpoint is missing", unit="GiB")
-_setting("DFLASH2_FREE_GIB", 4, ("10", "0"), integer(0, 100_000), "space asked for while the drafter is missing", unit="GiB")
-_setting("IMAGE_FREE_GIB", 4, ("40", "3"), integer(0, 100_000), "space asked for while the engine is not built", unit="GiB")
-_setting("KERNEL_FREE_GIB", 4, ("10", "0"), integer(0, 100_000), "space asked for while kernels are not compiled", unit="GiB")
-
-_setting("HF_TOKEN", 5, "", optional(PRINTABLE), "hub token; only needed for access or rate limits", is_secret=True)
-_setting("HF_TOKEN_PATH", 5, "{home}/.cache/huggingface/token", folder(), "file whose first line is the hub token where HF_TOKEN is empty")
-_setting(
-    "HF_ENDPOINT", 5, "https://huggingface.co", matching(r"https?://[A-Za-z0-9.:_/-]+", "an http or https URL"), "the hub, or a mirror"
-)
-_setting("OFFLINE", 5, "0", FLAG, "1 fetches nothing: images, wheels and weights have to be there")
+_groups.append("keys")
+_setting("HF_TOKEN", "", optional(PRINTABLE), "hub token; only needed for access or rate limits", is_secret=True)
+_setting("HF_TOKEN_PATH", "{home}/.cache/huggingface/token", folder(), "file whose first line is the hub token where HF_TOKEN is empty")
+_setting("HF_ENDPOINT", "https://huggingface.co", matching(r"https?://[A-Za-z0-9.:_/-]+", "an http or https URL"), "the hub, or a mirror")
+_setting("OFFLINE", "0", FLAG, "1 fetches nothing: images, wheels and weights have to be there")
 _engine_setting(
     "AUTH",
-    5,
     "auto",
     choice("auto", "key", "open"),
-    "--auth",
     "who needs the API key: auto: everyone but programs of this host; key: everyone; open: nobody",
 )
-_setting("API_KEY_FILE", 5, "{STATE_DIR}/api-key", folder(), "file of the API key, one a line; the first start makes the one named here")
+_setting("API_KEY_FILE", "{STATE_DIR}/api-key", folder(), "file of the API key, one a line; the first start makes the one named here")
 _setting(
     "TRUSTED_PROXY",
-    5,
     "",
     optional(matching(r"[0-9a-fA-F.:/]+(,[0-9a-fA-F.:/]+)*", "addresses or networks, separated by commas")),
     "proxies whose X-Forwarded-For is believed",
 )
 
-_setting("ENGINE_REPO", 6, "", optional(_REPOSITORY), "build the engine of another Git repository; empty: this one")
-_setting("ENGINE_COMMIT", 6, "", optional(_COMMIT), "commit of ENGINE_REPO to build; empty: the pinned tree")
+_groups.append("build")
+_setting("ENGINE_REPO", "", optional(_REPOSITORY), "build the engine of another Git repository; empty: this one")
+_setting("ENGINE_COMMIT", "", optional(_COMMIT), "commit of ENGINE_REPO to build; empty: the pinned tree")
 _setting(
     "BASE_IMAGE",
-    6,
     (
         "nvcr.io/nvidia/pytorch@sha256:2140e699b3beaf7f96a0081fd9c9406bc3832b435cdb60dfa2d261f7d2f34a1c",
         "python@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b",
@@ -271,16 +246,16 @@ _setting(
 )
 _setting(
     "TORCH",
-    6,
     ("base", "lock"),
     choice("base", "lock"),
     "base: PyTorch of BASE_IMAGE (RUNTIME=process with GPUS: of the Python that runs this), if it is 2.11 or later; lock: of requirements/",
 )
-_setting("IMAGE", 6, "glm-5.3-flash-lockstep", _IMAGE, "name of the engine's images (RUNTIME=docker)")
+_setting("IMAGE", "glm-5.3-flash-lockstep", _IMAGE, "name of the engine's images (RUNTIME=docker)")
 
-_setting("DRY_RUN", 7, "0", FLAG, "1 prints what start would do and does nothing")
-_setting("NO_COLOR", 7, "", matching(r"[\x20-\x7e]*", "any text"), "set to anything: no colours")
+_groups.append("this program")
+_setting("DRY_RUN", "0", FLAG, "1 prints what start would do and does nothing")
+_setting("NO_COLOR", "", matching(r"[\x20-\x7e]*", "any text"), "set to anything: no colours")
+_setting("NO_ANIM", "", matching(r"[\x20-\x7e]*", "any text"), "set to anything: no moving lines")
 
-_setting("NO_ANIM", 7, "", matching(r"[\x20-\x7e]*", "any text"), "set to anything: no moving lines")
-
+GROUPS = tuple(_groups)
 SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _registry}
