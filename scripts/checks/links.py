@@ -1,4 +1,5 @@
-"""What documents point at exists: links, and paths of this repository in code marks. The map in docs/structures.md shows every folder.
+"""What documents point at exists: links, and in code marks paths of this repository and routes of the API. The map in docs/structures.md
+shows every folder.
 
 Judges no sentence.
 """
@@ -21,6 +22,9 @@ MARKED = re.compile(r"`([\w./-]+?)(?::+[\w.]+)?`")
 ENDINGS = (".py", ".md", ".cu", ".cuh", ".json", ".yaml", ".toml", ".sh", ".lock", ".in", ".html", ".jinja")
 # Paths that are made at run time, and heads of paths in other places.
 MADE = re.compile(r"^(\.recipe|\.state/|[A-Z_]+/|scripts/local\.sh|objects/|/|\./)")
+ROUTE = re.compile(r"`(?:GET |POST )?(/[a-z][\w/.-]*)`")
+SERVED = re.compile(r'@router\.\w+\(\s*"(/[^"{]*)')
+NO_ROUTES = ("/tmp",)
 ADDED = re.compile(rb"^\+\+\+ b/(\S+)$", re.MULTILINE)
 
 
@@ -42,6 +46,13 @@ def is_path(word: str) -> bool:
     return not MADE.match(word) and bool(re.search(r"\w/\w", word) or word.endswith(ENDINGS)) and word not in ENDINGS
 
 
+def routes(root: Path) -> set[str]:
+    """Of every endpoint, without what stands for a value at its end."""
+    server = (root / "engine/lockstep/server").glob("*.py")
+    served = {route.rstrip("/") for place in server for route in SERVED.findall(place.read_text(encoding="utf-8"))}
+    return served | {"/openapi.json"}
+
+
 def drawn(text: str) -> Iterator[str]:
     """Folders of the map: in its first block, two blanks a level, `name/` and what belongs there."""
     above: list[str] = []
@@ -58,7 +69,7 @@ def mapped(known: set[str]) -> Iterator[str]:
 
 
 def findings(root: Path) -> Iterator[str]:
-    known = places(root)
+    known, served = places(root), routes(root)
     for page in (path for path in files(root) if path.suffix == ".md"):
         text = (root / page).read_text(encoding="utf-8")
         for link in LINK.findall(text):
@@ -67,6 +78,7 @@ def findings(root: Path) -> Iterator[str]:
         for word in MARKED.findall(text):
             if is_path(word) and not is_there(word.rstrip("/"), known):
                 yield f"{page}: {word} is not there"
+        yield from (f"{page}: there is no route {route}" for route in ROUTE.findall(text) if route not in served and route not in NO_ROUTES)
     shown, there = set(drawn((root / MAP).read_text(encoding="utf-8"))), set(mapped(known))
     yield from (f"{MAP}: the map has no line for {name}/" for name in sorted(there - shown))
     yield from (f"{MAP}: the map has a line for {name}/, which is not there" for name in sorted(shown - there))
