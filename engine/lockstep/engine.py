@@ -234,7 +234,7 @@ def _limits(options: ServingOptions, loaded: Loaded) -> SchedulerLimits:
         context=options.context,
         slots=options.parallel,
         pool_pages=loaded.pool_pages,
-        prompt_slice=options.prompt_slice,
+        prompt_slice=options.slice_tokens,
         max_queued=options.max_queued,
         max_queued_tokens=options.max_queued_tokens,
         step_rows=MAX_STEP_ROWS,

@@ -33,7 +33,7 @@ options = st.builds(
     state_hashes=st.booleans(),
     device=st.sampled_from(["cpu", "cuda"]),
     pool_tokens=st.just(0) | st.integers(4096, 1 << 30),
-    prompt_slice=st.integers(1, 1 << 16),
+    prompt_slice=st.integers(0, 1 << 16),
     max_queued=st.integers(0, 1 << 20),
     max_queued_tokens=st.integers(0, 1 << 40),
     dense=st.sampled_from(DENSE_FORMS),
@@ -87,3 +87,8 @@ def test_flags_are_never_guessed_from_a_prefix(capsys: pytest.CaptureFixture[str
 def test_the_default_pool_holds_a_full_window_in_every_slot():
     assert ServingOptions(Path("m"), context=100, parallel=3).shared_tokens == 3 * 128
     assert ServingOptions(Path("m"), context=100, parallel=3, pool_tokens=130).shared_tokens == 192
+
+
+def test_a_gpu_reads_prompts_in_longer_slices_unless_told():
+    slices = [ServingOptions(Path("m"), device=device, prompt_slice=told).slice_tokens for device in ("cpu", "cuda") for told in (0, 64)]
+    assert slices == [256, 64, 2048, 64]

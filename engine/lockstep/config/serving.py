@@ -59,7 +59,7 @@ class ServingOptions:
     pool_tokens: int = _option(0, "tokens of the shared pool; 0: context * parallel", 0, 1 << 30)
     memory_reserve_gib: float = _option(0.0, "GiB of a device left for work; 0: 2 on cuda, 0.25 on cpu", 0, 4096)
     kv_pool_gib: float = _option(0.0, "GiB of a device for tokens beyond one window; 0: no bound", 0, 4096)
-    prompt_slice: int = _option(256, "prompt tokens run between two rounds of running replies", 1, 1 << 16)
+    prompt_slice: int = _option(0, "prompt tokens run between two rounds of running replies; 0: 2048 on cuda, 256 on cpu", 0, 1 << 16)
     max_queued: int = _option(64, "requests that may wait for a slot", 0, 1 << 20)
     max_queued_tokens: int = _option(1 << 20, "prompt tokens they may have together", 0, 1 << 40)
     ranks: int = _option(1, "processes that share the model, on GPUs one a device", 1, 2)
@@ -102,6 +102,11 @@ class ServingOptions:
         if self.pool_tokens and self.pool_tokens < self.context:
             needed = f"needed: --context {self.context} or more, or a lower context"
             raise OptionError(f"--pool-tokens {self.pool_tokens} is less than one window; {needed}")
+
+    @property
+    def slice_tokens(self) -> int:
+        """Prompt tokens of a step. A GPU reads all weights for a slice, however short, and needs many rows to be busy with them."""
+        return self.prompt_slice or {"cpu": 256, "cuda": 2048}[self.device]
 
     @property
     def shared_tokens(self) -> int:
