@@ -30,9 +30,11 @@ def _has(packages: dict[str, str]) -> bool:
     return not missing or subprocess.run(["bash", DEBIAN, *missing], capture_output=True, check=False).returncode == 0
 
 
+COMPILER = {"g++": "g++"}
 PROMETHEUS = {"prometheus": "prometheus"}
 BROWSER = {"chromium": "chromium", "chromium-driver": "chromedriver"}
 NEEDS = {
+    "compiler": ("needs Debian's g++", lambda: _has(COMPILER)),
     "prometheus": ("needs Debian's prometheus", lambda: _has(PROMETHEUS)),
     "browser": ("needs Debian's chromium and chromium-driver", lambda: _has(BROWSER)),
     "gpu": ("needs one CUDA device", lambda: _cuda_devices() >= 1),

@@ -1,0 +1,61 @@
+"""What CUDA kernels compute, against float64, without a GPU: translated for the CPU, in the form for cards whose products are mma.sync."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from fixtures import cuda_attention as attention
+from fixtures import cuda_products as products
+from fixtures.cuda_bench import Bench
+from fixtures.host_cuda import standing_in
+
+pytestmark = pytest.mark.compiler
+torch.set_num_threads(1)
+Check = Callable[[Bench], None]
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    with standing_in(tmp_path_factory.mktemp("kernels"), "sm_120"):
+        yield Bench("cpu")
+
+
+CHECKS: dict[str, Check] = {
+    "norms, a warp a row": lambda bench: products.root_mean_square(bench, 64),
+    "norms, a block a row": lambda bench: products.root_mean_square(bench, 1024),
+    "streams of a step": lambda bench: products.streams_into_and_out_of_branches(bench, 256, 8),
+    "streams of a prompt": lambda bench: products.streams_into_and_out_of_branches(bench, 256, 74),
+    "bf16 products": lambda bench: products.dense_products(bench, "bf16", 256, 64),
+    "fp8 products": lambda bench: products.dense_products(bench, "fp8", 256, 64),
+    "q4 products of many inputs": lambda bench: products.dense_products(bench, "q4", 2048, 32),
+    "products side by side": lambda bench: products.products_side_by_side(bench, "q4"),
+    "products of heads": products.products_of_heads,
+    "rows as e4m3": products.rows_as_e4m3,
+    "activations of many rows": products.activations_of_many_rows,
+    "fp8 products of a prompt": lambda bench: products.products_of_many_rows(bench, "fp8", 64, 48),
+    "q4 products of a prompt": lambda bench: products.products_of_many_rows(bench, "q4", 128, 32),
+    "choice of experts": lambda bench: products.choice_of_experts(bench, 256, 16, 2),
+    "choice of experts, wide": lambda bench: products.choice_of_experts(bench, 1024, 48, 8),
+    "experts of a step": lambda bench: products.experts_of_a_step(bench, 256, 128),
+    "experts of a prompt": lambda bench: products.experts_of_a_prompt(bench, 256, 128),
+    "delta rule of windows": lambda bench: attention.delta_rule_of_windows(bench, 4, 32),
+    "delta rule of windows, wide": lambda bench: attention.delta_rule_of_windows(bench, 1, 128),
+    "delta rule of prompts": lambda bench: attention.delta_rule_of_prompts(bench, 2, 32, 150),
+    "delta rule of prompts, wide": lambda bench: attention.delta_rule_of_prompts(bench, 1, 128, 100),
+    "what a step stores": lambda bench: attention.what_a_step_stores(bench, (64, 64, 32), 8, False),
+    "what a step stores, coded": lambda bench: attention.what_a_step_stores(bench, (320, 128, 64), 8, True),
+    "attention of a step": lambda bench: attention.attention_of_a_step(bench, 4, 64, 64, False),
+    "attention of a step, coded": lambda bench: attention.attention_of_a_step(bench, 32, 128, 64, True),
+    "attention of a prompt": lambda bench: attention.attention_of_a_prompt(bench, 4, 64, 64, False),
+    "attention of a prompt, coded": lambda bench: attention.attention_of_a_prompt(bench, 32, 128, 64, True),
+    "pools of a prompt": lambda bench: attention.pools_of_a_prompt(bench, 8, 32, 64, False),
+    "pools of a prompt, coded": lambda bench: attention.pools_of_a_prompt(bench, 16, 64, 64, True),
+}
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_values_and_rows_that_do_not_see_each_other(bench: Bench, name: str):
+    CHECKS[name](bench)
