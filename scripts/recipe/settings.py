@@ -10,7 +10,6 @@ PROFILES = (TWO_GPU, EMBEDDED)
 DEFAULT_PROFILE = TWO_GPU
 
 HOUR_S = 3600
-GROUPS = ("what runs", "the model's answers", "engine and GPUs", "places", "time and space", "keys", "build", "this program")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +121,7 @@ _engine_setting(
     option="--guard-loops",
 )
 
-_groups.append("engine and GPUs")
+_groups.append("the engine")
 _engine_setting("CONTEXT", ("524288", "32768"), integer(64, 1_048_576), "longest prompt and reply of a request together", unit="tokens")
 _engine_setting("PARALLEL", "4", integer(1, 32), "requests computed at the same time; more wait in a queue")
 _engine_setting("RANKS", ("2", "1"), integer(1, 2), "tensor parallel processes, on GPUs one a device; replies depend on how many")
