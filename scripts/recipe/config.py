@@ -4,6 +4,7 @@ An empty value counts as not given, wherever it stands, so an exported empty var
 """
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,8 @@ from recipe.settings import DEFAULT_PROFILE, PROFILES, SETTINGS, WITHOUT_EFFECT
 
 ENVIRONMENT, LOCAL_SH, ENV_FILE = "environment", "scripts/local.sh", ".env"
 LOOK_ALIKE, VERY_ALIKE = 0.75, 0.85
-HIDDEN = "(set, not shown)"
+HIDDEN, LONGEST = "(set, not shown)", 200
+PLACE = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True)
@@ -179,10 +181,11 @@ def _choose(given: Mapping[str, Given], root: Path, environment: Mapping[str, st
     places = {"root": str(root), "home": home, "cache": cache if cache.startswith("/") else f"{home}/.cache"}
     chosen: dict[str, Chosen] = {}
     for name, setting in SETTINGS.items():
-        one = given.get(name) or Given(_filled(setting.default(profile), places), f"default ({profile})")
-        if name not in given and "{" in one.text:
+        template = setting.default(profile)
+        if name not in given and not places.keys() >= set(PLACE.findall(template)):
             # Below a place that is refused.
             continue
+        one = given.get(name) or Given(PLACE.sub(lambda found: places[found[1]], template), f"default ({profile})")
         try:
             value = setting.kind.read(one.text) if one.text or name in given else ""
         except ValueError:
@@ -196,14 +199,9 @@ def _choose(given: Mapping[str, Given], root: Path, environment: Mapping[str, st
     return chosen
 
 
-def _filled(template: str, places: Mapping[str, str]) -> str:
-    for name, place in places.items():
-        template = template.replace("{" + name + "}", place)
-    return template
-
-
 def _complaint(name: str, one: Given) -> str:
-    shown = HIDDEN if SETTINGS[name].is_secret else repr(one.text)
+    # A URL may hold a password where none is allowed; a text may be a file's whole content.
+    shown = HIDDEN if SETTINGS[name].is_secret else repr(re.sub("//[^/]*@", "//...@", one.text)[:LONGEST])
     return f"{name}={shown} from {one.origin}; needed {SETTINGS[name].kind.allowed}"
 
 

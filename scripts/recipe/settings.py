@@ -78,7 +78,7 @@ _DOCKER_NAME = matching(r"[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}", "a Docker name: let
 _IMAGE = matching(r"[a-z0-9][a-z0-9._/-]{0,127}", "an image name in lower case, without a tag: the build's hash is the tag")
 _PINNED_IMAGE = matching(r"([a-z0-9][a-z0-9._/:-]*@)?sha256:[0-9a-f]{64}", "an image by digest: name@sha256:<64 digits>, or a local id")
 _COMMIT = matching(r"[0-9a-f]{40}", "a full commit id of 40 hexadecimal digits")
-_REPOSITORY = matching(r"[^\s-][^\s]*", "a path or URL of a Git repository, without blanks")
+_REPOSITORY = matching(r"(?!https?://[^/]*@)[^\s-][^\s]*", "a path or URL of a Git repository, without blanks, user or password")
 _POLICY = matching(
     r"auto|(f?(nc|c)?|cost)[0-9]{1,2}(:(noisy|[0-9.]+)){0,2}", "auto, a number of drafts, or a word of the engine such as fnc7:0.3 or cost7"
 )

@@ -101,6 +101,7 @@ def test_the_two_gpu_defaults_are_the_published_ones(root: Path) -> None:
         ("PORT", "0"), ("PORT", "08"), ("PORT", "+4"), ("PORT", "4.0"), ("PORT", " 4"), ("PORT", "65536"), ("PORT", "9" * 40),
         ("PORT", "٣"),
         ("DRY_RUN", "true"), ("GPUS", "0,0"), ("GPUS", "0,1,2"), ("GPUS", "0,1,"), ("HOST", "a b"), ("HOST", "-x"),
+        ("HOST", "0"), ("HOST", "127.1"), ("HOST", "300.1.1.1"), ("ENGINE_REPO", "https://me:token@host/x"), ("ENGINE_REPO", "http://token@host/x"),
         ("SERVED_NAME", 'a"b'), ("IMAGE", "-v"), ("CONTAINER_NAME", "--rm"), ("DATA_DIR", "relative"), ("DATA_DIR", "/a:b"),
         ("DATA_DIR", "/a\nb"), ("ENGINE_REPO", "--upload-pack=x"),
         ("PROFILE", "three-gpu"), ("DRAFT_POLICY", "fnc7;x"), ("HF_TOKEN", "a b"),
@@ -117,6 +118,20 @@ def test_a_value_outside_what_is_allowed_is_refused_with_its_name_and_origin(roo
     failure = refusal(root, **{name: text})
     assert name in failure.found
     assert "environment" in failure.found
+
+
+def test_a_refusal_shows_no_password_and_no_whole_file(root: Path) -> None:
+    failure = refusal(root, ENGINE_REPO="https://me:hf_canary@host/x", SERVED_NAME="é" * 3_000_000)
+    assert "//...@host/x" in failure.found
+    assert "hf_canary" not in failure.found
+    assert len(failure.found) < 1000
+
+
+@pytest.mark.parametrize("name", ["br{ace}", "{root}", "{DATA_DIR}", "{home}x"])
+def test_a_place_with_braces_in_its_name_is_taken_as_it_is(tmp_path: Path, name: str) -> None:
+    root, home = tmp_path / name, f"/{name}"
+    loaded = config.load(root, {"PROFILE": "embedded", "HOME": home})
+    assert [str(loaded.folder(one)) for one in ("STATE_DIR", "DATA_DIR")] == [f"{root}/.state", f"{home}/.cache/glm-5.3-flash"]
 
 
 def test_every_wrong_value_is_named_at_once(root: Path) -> None:
