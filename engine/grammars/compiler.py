@@ -16,12 +16,17 @@ import msgspec
 
 from grammars.protocol import Form, GrammarError, Vocabulary
 from lockstep.core.errors import LockstepError
+from lockstep.core.processes import spawned
 from lockstep.core.recent import Recent
 
 CACHE_BYTES = 64 << 20
 MOST_WAITING = 64
 LIMIT_S, MEMORY_BYTES = 10, 2 << 30
 _START_S = 60.0
+# What the worker may take beyond a grammar's own limit, which it keeps itself.
+_SLACK_S = 5.0
+# How a worker shows that ended, or does not answer.
+_GONE = (TimeoutError, asyncio.IncompleteReadError, ConnectionError)
 
 
 class CompilerFault(LockstepError):
@@ -66,16 +71,18 @@ class GrammarCompiler:
     async def _compile(self, form: bytes) -> bytes:
         """One at a time: a slow grammar holds up others for its own limit, and no other request."""
         try:
-            if self._worker is None:
+            if self._worker is None or self._worker.has_ended:
                 self._worker = await _Worker.start(self._vocabulary, self._limits)
-            told = msgspec.msgpack.decode(await self._worker.answer(form))
+            async with asyncio.timeout(self._limits[0] + _SLACK_S):
+                told = msgspec.msgpack.decode(await self._worker.answer(form))
         except BaseException as error:
             # Whoever left an answer unread, or found none, leaves no worker to the next.
             worker, self._worker = self._worker, None
             if worker is not None:
                 await worker.end()
-            if isinstance(error, asyncio.IncompleteReadError | ConnectionError):
-                raise CompilerFault("the process that compiles grammars ended; send the request again") from None
+            if isinstance(error, _GONE):
+                how = "does not answer" if isinstance(error, TimeoutError) else "ended"
+                raise CompilerFault(f"the process that compiles grammars {how}; send the request again") from None
             raise
         if isinstance(told, str):
             raise GrammarError(told)
@@ -94,21 +101,30 @@ class _Worker:
         command = [sys.executable, "-P", "-m", "grammars.worker", *map(str, limits)]
         environment = {"PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
         environment |= {name: os.environ[name] for name in ("LD_LIBRARY_PATH", "PATH") if name in os.environ}
-        pipe, quiet = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-        worker = cls(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=quiet, env=environment))
+        worker = cls(await spawned(command, environment))
         try:
             async with asyncio.timeout(_START_S):
                 await worker.answer(vocabulary)
-        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
+        except BaseException as error:
             await worker.end()
-            raise CompilerFault("no process that compiles grammars comes up; needed: the package xgrammar") from None
+            if isinstance(error, _GONE):
+                raise CompilerFault("no process that compiles grammars comes up; needed: the package xgrammar") from None
+            raise
         return worker
+
+    @property
+    def has_ended(self) -> bool:
+        """True if something killed it while nobody asked."""
+        return self._process.returncode is not None
 
     async def answer(self, body: bytes) -> bytes:
         """Its answer to a frame. Raises IncompleteReadError or ConnectionError if it ends instead."""
         reader, writer = self._process.stdout, self._process.stdin
         assert reader is not None
         assert writer is not None
+        if writer.is_closing():
+            # uvloop says so in an error of another kind.
+            raise ConnectionResetError
         writer.write(len(body).to_bytes(4, "big") + body)
         await writer.drain()
         return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))

@@ -27,6 +27,8 @@ def main(limit_s: int, memory_bytes: int) -> None:
     """Serve until standard input ends."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
+    # uvloop leaves its children a second copy of each end; in a fork it would hide from the front that the worker has gone.
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     backend = XGrammar(msgspec.msgpack.decode(_frame() or b"", type=Vocabulary))
     _tell(b"")
     while (form := _frame()) is not None:
@@ -57,7 +59,7 @@ def _compiled(backend: XGrammar, form: dict[str, Any], limit_s: int, memory_byte
 def _be_fork(backend: XGrammar, form: dict[str, Any], others: tuple[int, ...], pipe: int, limit_s: int, memory_bytes: int) -> NoReturn:
     """The fork's whole life. Its answer counts only if it ends with `_END`."""
     try:
-        # An open end here would hide from the front that the worker has gone.
+        # For the same reason.
         for end in others:
             os.close(end)
         own = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

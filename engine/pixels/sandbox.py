@@ -34,7 +34,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(memory_bytes: int, cpu_s: int) -> str:
-    """Lock this process in; what it needs to import must be imported. Returns the layers that hold, say `landlock 7, seccomp, rlimits`."""
+    """Lock this process in; what it needs to import must be imported. Returns the layers that hold, say `landlock 7, seccomp, rlimits`.
+
+    Of what is open the three standard files stay."""
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     _limit(memory_bytes, cpu_s)
     layers = ["rlimits"]
     _libc.prctl(_DUMPABLE, 0, 0, 0, 0)

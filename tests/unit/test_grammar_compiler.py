@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable, Iterator, Set
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from fixtures.schemas import VOCABULARY
+from fixtures.waiting import until
 from grammars.compiler import CompilerFault, GrammarCompiler
 from grammars.formats import choice_form, grammar_form, plain_json, regex_form
 from grammars.protocol import Form, GrammarError
@@ -24,7 +26,7 @@ LARGE = regex_form("(" + "|".join(f"[a-{chr(98 + at)}]{{1,900}}" for at in range
 @pytest.fixture(scope="module")
 def shared() -> Iterator[tuple[asyncio.Runner, GrammarCompiler]]:
     """A worker takes seconds to start, so the tests that leave it alive have one together."""
-    with asyncio.Runner() as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         compiler = GrammarCompiler(VOCABULARY, 60)
         yield runner, compiler
         runner.run(compiler.close())
@@ -135,6 +137,45 @@ def test_a_worker_that_ends_is_told_and_replaced(run: Run):
         os.kill(fork, signal.SIGKILL)
         await compiler.compile(regex_form("b"))
         assert the_worker() != worker
+
+    run(scenario)
+
+
+def test_a_worker_that_was_killed_while_nobody_asked_is_replaced_unnoticed(run: Run):
+    async def scenario(compiler: GrammarCompiler) -> None:
+        await compiler.compile(regex_form("c"))
+        worker = the_worker()
+        os.kill(worker, signal.SIGKILL)
+        await until(lambda: worker not in children(os.getpid()))
+        await compiler.compile(regex_form("d"))
+        assert the_worker() != worker
+
+    run(scenario)
+
+
+def test_a_worker_that_does_not_answer_is_told_and_replaced(run: Run, monkeypatch: pytest.MonkeyPatch):
+    async def scenario(compiler: GrammarCompiler) -> None:
+        await compiler.compile(regex_form("e"))
+        worker = the_worker()
+        os.kill(worker, signal.SIGSTOP)
+        monkeypatch.setattr("grammars.compiler._SLACK_S", -59.5)
+        with pytest.raises(CompilerFault, match="does not answer"):
+            await compiler.compile(regex_form("f"))
+        monkeypatch.undo()
+        await compiler.compile(regex_form("f"))
+        assert the_worker() != worker
+
+    run(scenario)
+
+
+def test_whoever_leaves_while_a_worker_starts_leaves_none_behind(run: Run):
+    async def scenario(_: GrammarCompiler) -> None:
+        others, compiler = workers(), GrammarCompiler(VOCABULARY)
+        asked = asyncio.create_task(compiler.compile(regex_form("g")))
+        await until(lambda: workers() != others)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        assert workers() == others
 
     run(scenario)
 

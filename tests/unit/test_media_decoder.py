@@ -14,9 +14,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+import uvloop
 from PIL import Image
 
 from fixtures.hostile_media import honest_clip, honest_picture, hostile_files
+from fixtures.waiting import until
 from lockstep.media.decoder import Decoded, MediaDecoder
 from lockstep.media.limits import Rules
 from lockstep.media.source import MediaError, file_of
@@ -38,7 +40,8 @@ def with_decoder(scenario: Callable[[MediaDecoder], Awaitable[object]]) -> objec
         finally:
             await decoder.close()
 
-    return asyncio.run(run())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run())
 
 
 def decoded(data: bytes, kind: str = "picture", low: bool = False) -> Decoded:
@@ -109,6 +112,35 @@ def test_equal_pixels_have_one_digest_whatever_the_file() -> None:
     one, two = decoded(saved(image)), decoded(saved(image, "WEBP", lossless=True))
     assert one.segments[0].digest == two.segments[0].digest
     assert decoded(saved(Image.new("RGB", (140, 168), (200, 30, 30)))).segments[0].digest != one.segments[0].digest
+
+
+def test_a_worker_that_was_killed_while_it_waited_costs_no_picture() -> None:
+    def waiting() -> list[psutil.Process]:
+        return [child for child in psutil.Process().children() if child.name() != "resource_tracker"]
+
+    async def scenario(decoder: MediaDecoder) -> None:
+        await decoder.decode(url(honest_picture(size=(56, 56))), "picture", "")
+        await until(lambda: bool(waiting()))
+        for worker in waiting():
+            worker.kill()
+        await until(lambda: not waiting())
+        assert (await decoder.decode(url(honest_picture(size=(112, 112))), "picture", "")).tokens == 16
+
+    with_decoder(scenario)
+
+
+def test_whoever_leaves_while_a_worker_starts_leaves_none_behind() -> None:
+    async def scenario(decoder: MediaDecoder) -> None:
+        for _ in range(5):
+            seen = psutil.Process().children()
+            asked = asyncio.create_task(decoder.decode(url(honest_clip(), "video/mp4"), "clip", ""))
+            await until(lambda seen=seen: psutil.Process().children() != seen, 0)
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+        await decoder.close()
+        assert not [child for child in psutil.Process().children() if "pixels" in child.cmdline()]
+
+    with_decoder(scenario)
 
 
 def test_hostile_files_end_with_a_reason_within_a_second_and_leave_nothing_behind() -> None:

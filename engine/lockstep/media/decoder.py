@@ -15,6 +15,7 @@ from typing import Any
 
 import lockstep
 from lockstep.core.errors import LockstepError
+from lockstep.core.processes import spawned
 from lockstep.core.recent import Recent
 from lockstep.media.limits import LIMITS, MIB, Rules
 from lockstep.media.source import MediaError, file_of
@@ -128,9 +129,10 @@ class MediaDecoder:
         return Decoded(kind, head["height"], head["width"], tokens, tuple(head["seconds"]), segments)
 
     async def _take(self, kind: str) -> _Worker:
-        """A fresh worker; pictures find one that has already started."""
+        """A fresh worker; pictures find one that has already started, unless something ended it meanwhile."""
         spare, self._spare = (self._spare, None) if kind == "picture" else (None, self._spare)
-        worker = await spare if spare else await _Worker.start(kind)
+        worker = await _left_of(spare) if spare else None
+        worker = worker or await _Worker.start(kind)
         if self._spare is None:
             self._spare = asyncio.create_task(_Worker.start("picture"))
         return worker
@@ -148,9 +150,7 @@ class _Worker:
         command = [sys.executable, "-P", "-m", "pixels", kind]
         environment = {"PYTHONPATH": str(Path(lockstep.__file__).parents[1])}
         environment |= {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
-        pipe, quiet = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=quiet, env=environment)
-        worker = cls(process, "")
+        worker = cls(await spawned(command, environment), "")
         try:
             async with asyncio.timeout(_START_S):
                 worker.level = (await worker._head())["level"]
@@ -163,13 +163,10 @@ class _Worker:
 
     async def decode(self, order: dict[str, Any], data: bytes | bytearray) -> dict[str, Any]:
         """Head of the pixels that follow. Raises MediaError with the worker's words, IncompleteReadError or ConnectionError if it died."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         text = json.dumps(order).encode()
-        self._process.stdin.write(len(text).to_bytes(4, "big") + text)
+        await self._put(len(text).to_bytes(4, "big") + text)
         for at in range(0, len(data), MIB):
-            self._process.stdin.write(data[at : at + MIB])
-            await self._process.stdin.drain()
+            await self._put(data[at : at + MIB])
         head = await self._head()
         if "error" in head:
             raise MediaError(f"cannot be used: {head['error']}")
@@ -187,10 +184,31 @@ class _Worker:
             self._process.kill()
         await self._process.wait()
 
+    @property
+    def has_ended(self) -> bool:
+        return self._process.returncode is not None
+
+    async def _put(self, data: bytes | bytearray) -> None:
+        assert self._process.stdin is not None
+        if self._process.stdin.is_closing():
+            # uvloop says so in an error of another kind.
+            raise ConnectionResetError
+        self._process.stdin.write(data)
+        await self._process.stdin.drain()
+
     async def _head(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         length = int.from_bytes(await self._process.stdout.readexactly(4), "big")
         return json.loads(await self._process.stdout.readexactly(min(length, MIB)))
+
+
+async def _left_of(spare: asyncio.Task[_Worker]) -> _Worker | None:
+    """The spare worker, if it came up and is still there."""
+    try:
+        worker = await spare
+    except WorkerFault:
+        return None
+    return None if worker.has_ended else worker
 
 
 def _file_and_digest(url: str, kind: str) -> tuple[bytearray, str]:
