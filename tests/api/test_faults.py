@@ -305,6 +305,8 @@ def test_a_stored_or_foreign_reply_is_never_somebody_elses(front: Front, path: s
     (RESPONSES, {"background": True}), (RESPONSES, {"conversation": "c"}), (RESPONSES, {"truncation": "auto"}),
     (RESPONSES, {"prompt": {"id": "p"}}),
     (RESPONSES, {"include": ["message.output_text.logprobs"]}), (RESPONSES, {"top_logprobs": 2}), (RESPONSES, {"input": None}),
+    (RESPONSES, {"logprobs": True}), (RESPONSES, {"n": 2}), (MESSAGES, {"logprobs": True}), (MESSAGES, {"n": 2}), (CHAT, {"bad_words": ["x"]}),
+    *((path, {"grammar": 'root ::= "a"'}) for path in (CHAT, COMPLETIONS, RESPONSES, MESSAGES)), (COMPLETIONS, {"json_schema": {}}),
     (RESPONSES, {"input": [{"type": "message", "role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]}),
     (RESPONSES, {"input": [{"type": "poem"}]}), (MESSAGES, {"container": "c"}), (MESSAGES, {"mcp_servers": [{"url": "x"}]}),
     (MESSAGES, {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}), (MESSAGES, {"thinking": {"type": "maybe"}}),

@@ -9,7 +9,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from api.test_faults import BODIES, CHAT, HI, MESSAGES, RESPONSES, ask
+from api.test_faults import BODIES, CHAT, COMPLETIONS, HI, MESSAGES, RESPONSES, ask
 from fixtures.fronts import Front
 from fixtures.tool_replies import TOOLS
 
@@ -28,6 +28,9 @@ ODD_BUT_LEGAL: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (CHAT, {"messages": [{"role": "developer", "content": "Be."}, *HI]}, {"messages": [{"role": "system", "content": "Be."}, *HI]}),
     (CHAT, {"thinking": {"type": "enabled", "budget_tokens": 3}}, {"thinking": True, "thinking_budget": 3}),
     (CHAT, {"reasoning": {"effort": "low"}}, {"reasoning_effort": "low"}),
+    (CHAT, {"reasoning": {"enabled": True, "max_tokens": 3}}, {"thinking": True, "thinking_budget": 3}),
+    (MESSAGES, {"tools": [{"type": None, "name": "f" * 128, "input_schema": {"type": "object"}}]},
+     {"tools": [{"name": "f" * 128, "input_schema": {"type": "object"}}]}),
     (CHAT, {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": TOOLS[:1]}}},
      {"tools": TOOLS[:1]}),
     (CHAT, {"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "now"}]}},
@@ -53,6 +56,7 @@ MISNAMED: list[tuple[str, dict[str, Any], str]] = [
     (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": -5}}, "thinking.budget_tokens"),
     (RESPONSES, {"reasoning": {"effort": "extreme"}}, "reasoning.effort"),
     (RESPONSES, {"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.json_schema.schema"),
+    (RESPONSES, {"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
     (CHAT, {"tool_choice": {"type": "allowed_tools", "tools": 5}}, "tool_choice"),
 ]
 
@@ -62,6 +66,22 @@ def test_a_field_is_named_as_the_client_called_it(front: Front, path: str, field
     reply = front.http.post(path, json=BODIES[path] | fields)
     assert reply.status_code == 400
     assert f"`{name}`" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("path", "name"), [
+    (COMPLETIONS, "max_completion_tokens"), (RESPONSES, "max_tokens"), (RESPONSES, "max_completion_tokens"), (CHAT, "max_completion_tokens"),
+])  # fmt: skip
+def test_a_number_of_tokens_counts_whatever_it_is_called(front: Front, path: str, name: str) -> None:
+    usage = ask(front, path, **{name: 2})["usage"]
+    assert usage.get("completion_tokens", usage.get("output_tokens")) == 2
+
+
+def test_the_name_of_a_beta_for_the_form_of_a_message_is_heard(embedded: Front) -> None:
+    form = {"type": "json_schema", "schema": Weather.model_json_schema() | {"additionalProperties": False}}
+    texts = [ask(embedded, MESSAGES, max_tokens=80, **told)["content"][0]["text"] for told in (
+        {"output_format": form}, {"output_config": {"format": form}})]  # fmt: skip
+    assert Weather.model_validate_json(texts[0])
+    assert texts[0] == texts[1]
 
 
 def test_helpers_of_the_official_clients_run_to_their_end(embedded: Front) -> None:

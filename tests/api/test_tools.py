@@ -207,7 +207,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("a tool without a function", {"tools": [{"type": "function"}]}, "tools", "tool 0 is not"),
     ("a built-in tool", {"tools": [{"type": "web_search"}]}, "tools", "tool 0 is not"),
     ("tools as an object", {"tools": {}}, "tools", "a list of tools"),
-    ("a name with a blank", {"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools", "64 characters"),
+    ("a name with a blank", {"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools", "128 characters"),
     ("a name twice", {"tools": [TOOLS[0], TOOLS[0]]}, "tools", "repeats get"),
     ("a tool without a name", {"tool_choice": {"type": "function", "function": {}}}, "tool_choice", "name"),
     ("an unknown choice", {"tool_choice": "maybe"}, "tool_choice", "none"),

@@ -41,8 +41,7 @@ async def chat_completions(request: Request) -> Response:
 
 
 async def _reply(request: Request, site: Deployment, body: ChatBody) -> Response:
-    wanted = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
-    generations = await chat_generations(request, site, body, Ask(reply_id("chatcmpl-"), "chat", "messages", wanted))
+    generations = await chat_generations(request, site, body, Ask(reply_id("chatcmpl-"), "chat", "messages", body.reply_tokens))
     dialects = [ChatDialect(site.tokenizer, place) for place in range(len(generations))]
     if body.stream:
         return EventStream(reply_events(generations, dialects, site.options.name, body))

@@ -34,7 +34,7 @@ async def completions(request: Request) -> Response:
 
 async def _reply(request: Request, site: Deployment, body: CompletionBody) -> Response:
     name, choices = reply_id("cmpl-"), body.n or 1
-    prompt_only = bool(body.echo) and body.max_tokens == 0
+    prompt_only = bool(body.echo) and body.reply_tokens == 0
     namespace, owner = site.namespace(request, body.cache_salt), site.owner(request)
     grammar = await reply_grammar(request, body)
     generations, dialects = list[Generation](), list[TextDialect]()
@@ -46,7 +46,9 @@ async def _reply(request: Request, site: Deployment, body: CompletionBody) -> Re
         echo = await aside(request, partial(site.tokenizer.decode, prompt.ids)) if body.echo else ""
         for choice in range(choices):
             place = len(generations)
-            engine = engine_request(site, body, prompt, f"{name}/{place}" if place else name, 1 if prompt_only else body.max_tokens, choice)
+            engine = engine_request(
+                site, body, prompt, f"{name}/{place}" if place else name, 1 if prompt_only else body.reply_tokens, choice
+            )
             reply = ReplyText(site.tokenizer, body.stop or (), split_reasoning=False, loop_limit=loop_limit(site, body))
             generations.append(Generation(site, engine, reply, "completions", "prompt", choice, 0 if prompt_only else None))
             dialects.append(TextDialect(site.tokenizer, place, echo))

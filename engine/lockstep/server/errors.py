@@ -1,6 +1,6 @@
 """Errors as clients see them: one class, one JSON form. Knows HTTP statuses, nothing of the engine's inside."""
 
-from typing import Any
+from typing import Any, NoReturn
 
 from lockstep.core.errors import BAD_REQUEST, CONTEXT_EXCEEDED, DRAINING, QUEUE_FULL, EngineDied, EngineRejected
 
@@ -49,6 +49,11 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
         # Clients shorten a conversation on this word, and some are shown the message only.
         message = f"{message} ({CONTEXT_EXCEEDED})"
     return ApiError(400, message, param=param, code=code)
+
+
+def refuse(where: str, words: str) -> NoReturn:
+    """400: the field at `where`, of which `words` tell what is wrong."""
+    raise bad_request(f"`{where}` {words}.", where)
 
 
 def unavailable(message: str, code: str, *, retry: bool) -> ApiError:

@@ -53,7 +53,9 @@ async def _count(request: Request, site: Deployment, chat: ChatBody) -> Response
 
 
 async def _reply(request: Request, site: Deployment, body: MessagesBody, chat: ChatBody) -> Response:
-    [generation] = await chat_generations(request, site, chat, Ask(reply_id("msg_"), "messages", "messages", body.max_tokens))
+    [generation] = await chat_generations(
+        request, site, chat, Ask(reply_id("msg_"), "messages", "messages", body.max_tokens or chat.reply_tokens)
+    )
     writer = MessageWriter(generation, body.model or site.options.name, bool(chat.return_token_ids))
     if body.stream:
         return EventStream(block_events(generation, writer), failure=_failure, alive=named_event(_PING))

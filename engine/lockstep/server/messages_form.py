@@ -1,22 +1,23 @@
 """Anthropic's request in the words of chat, so that tools, pictures, reuse and recovery are the same. Knows shapes, no endpoint."""
 
 import re
-from typing import Any, NoReturn
+from typing import Any
 
 from pydantic import Field, StrictBool
 
 from lockstep.server.body import validate
-from lockstep.server.errors import bad_request
+from lockstep.server.errors import refuse
 from lockstep.server.schema import HEARD, MAX_TOKEN_ID, Body, ChatBody
+from lockstep.server.unsupported import refuse_values
 
 # A client's own line with a number that changes every time: no part of what the model is told, and no prompt would ever repeat.
 _BILLING = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
-_REFUSED = ("container", "mcp_servers")
-HEARD.update(_REFUSED)
+_REFUSED: dict[str, tuple[Any, ...]] = {"container": (), "mcp_servers": ([],), "n": (1,), "logprobs": (False,)}
+HEARD.update([*_REFUSED, "output_format"])
 _OWN = {
     "model", "max_tokens", "messages", "system", "stop_sequences", "tools", "tool_choice", "thinking", "output_config",
-    "context_management", "n",
+    "context_management", "output_format", "n",
 }  # fmt: skip
 # Fields of chat as they are called here, for who sent them.
 _NAMES = {
@@ -47,9 +48,7 @@ class MessagesBody(Body):
 def chat_form(body: MessagesBody, thinks: bool) -> ChatBody:
     """The same request to chat. `thinks`: the server's own default. Raises ApiError 400 naming the place."""
     extra = body.model_extra or {}
-    for name in _REFUSED:
-        if extra.get(name):
-            _refuse(name, "is not served; leave it out")
+    refuse_values(extra, _REFUSED)
     chat = {name: value for name, value in extra.items() if name not in (*_OWN, "service_tier", "metadata")}
     turns = [turn for place, message in enumerate(body.messages) for turn in _turns(message, f"messages[{place}]")]
     chat["messages"] = _system(body.system) + turns
@@ -58,12 +57,8 @@ def chat_form(body: MessagesBody, thinks: bool) -> ChatBody:
     chat |= _thinking(body, thinks) | _tools(body)
     edits = (body.context_management or {}).get("edits") or []
     if not isinstance(edits, list) or any(edit != _KEPT_THOUGHTS for edit in edits):
-        _refuse("context_management", f"has edits that are not served; needed: none, or {_KEPT_THOUGHTS}")
+        refuse("context_management", f"has edits that are not served; needed: none, or {_KEPT_THOUGHTS}")
     return validate(chat, ChatBody, _NAMES)
-
-
-def _refuse(where: str, words: str) -> NoReturn:
-    raise bad_request(f"`{where}` {words}.", where)
 
 
 def _system(value: str | list[dict[str, Any]] | None) -> list[dict[str, Any]]:
@@ -74,7 +69,7 @@ def _system(value: str | list[dict[str, Any]] | None) -> list[dict[str, Any]]:
 
 def _text(block: Any, where: str) -> str:
     if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
-        _refuse(where, 'is of another form; needed: {"type": "text", "text": "..."}')
+        refuse(where, 'is of another form; needed: {"type": "text", "text": "..."}')
     return block["text"]
 
 
@@ -82,11 +77,11 @@ def _turns(message: dict[str, Any], where: str) -> list[dict[str, Any]]:
     """A message as messages of chat: each tool's result is one of its own, in order."""
     role, content = message.get("role"), message.get("content")
     if role not in ("user", "assistant", "system"):
-        _refuse(f"{where}.role", 'is unknown; needed: "user" or "assistant"')
+        refuse(f"{where}.role", 'is unknown; needed: "user" or "assistant"')
     if isinstance(content, str):
         return [{"role": role, "content": content}]
     if not isinstance(content, list):
-        _refuse(f"{where}.content", "is neither a string nor a list of blocks; needed: one of the two")
+        refuse(f"{where}.content", "is neither a string nor a list of blocks; needed: one of the two")
     places = [(block, f"{where}.content[{at}]") for at, block in enumerate(content)]
     return [_said(places)] if role == "assistant" else _told(places, str(role))
 
@@ -104,7 +99,7 @@ def _said(places: list[tuple[Any, str]]) -> dict[str, Any]:
             case "text":
                 parts.append({"type": "text", "text": _text(block, at)})
             case _:
-                _refuse(at, "is of a type not served; needed: text, thinking or tool_use")
+                refuse(at, "is of a type not served; needed: text, thinking or tool_use")
     turn: dict[str, Any] = {"role": "assistant", "content": parts}
     return turn | ({"reasoning_content": "".join(thoughts)} if any(thoughts) else {}) | ({"tool_calls": calls} if calls else {})
 
@@ -129,7 +124,7 @@ def _part(block: Any, where: str) -> dict[str, Any]:
     """A text or a picture. A picture keeps the name of its place, for what is wrong with it."""
     if not isinstance(block, dict) or block.get("type") != "image":
         if isinstance(block, dict) and block.get("type") in ("document", "search_result", "container_upload"):
-            _refuse(where, f"is a {block['type']}, which is not served; needed: text or an image")
+            refuse(where, f"is a {block['type']}, which is not served; needed: text or an image")
         return {"type": "text", "text": _text(block, where)}
     source = block.get("source")
     match source:
@@ -138,7 +133,7 @@ def _part(block: Any, where: str) -> dict[str, Any]:
         case {"type": "url", "url": str(url)}:
             pass
         case _:
-            _refuse(where, 'has another source than {"type": "base64", "media_type": "image/...", "data": "..."}; needed: that')
+            refuse(where, 'has another source than {"type": "base64", "media_type": "image/...", "data": "..."}; needed: that')
     return {"type": "image_url", "image_url": {"url": url}, "place": where}
 
 
@@ -147,7 +142,7 @@ def _thinking(body: MessagesBody, thinks: bool) -> dict[str, Any]:
     told = body.thinking or {}
     kind = told.get("type", "adaptive")
     if kind not in ("enabled", "disabled", "adaptive"):
-        _refuse("thinking.type", "is unknown; needed: enabled, disabled or adaptive")
+        refuse("thinking.type", "is unknown; needed: enabled, disabled or adaptive")
     config = body.output_config or {}
     fields: dict[str, Any] = {
         "enable_thinking": thinks if kind == "adaptive" else kind == "enabled",
@@ -155,9 +150,10 @@ def _thinking(body: MessagesBody, thinks: bool) -> dict[str, Any]:
     }
     if kind == "enabled" and told.get("budget_tokens") is not None:
         fields["thinking_budget"] = told["budget_tokens"]
-    if wanted := config.get("format"):
+    # The second is what a beta called it.
+    if wanted := config.get("format") or (body.model_extra or {}).get("output_format"):
         if not isinstance(wanted, dict) or wanted.get("type") != "json_schema":
-            _refuse("output_config.format", 'is of a type not served; needed: {"type": "json_schema", "schema": {...}}')
+            refuse("output_config.format", 'is of a type not served; needed: {"type": "json_schema", "schema": {...}}')
         fields["response_format"] = {"type": "json_schema", "json_schema": {"name": "output", "schema": wanted.get("schema")}}
     return fields
 
@@ -165,8 +161,8 @@ def _thinking(body: MessagesBody, thinks: bool) -> dict[str, Any]:
 def _tools(body: MessagesBody) -> dict[str, Any]:
     tools = list[dict[str, Any]]()
     for place, tool in enumerate(body.tools or ()):
-        if tool.get("type", "custom") != "custom":
-            _refuse(f"tools[{place}]", "runs on the server of its maker; needed: tools with an input_schema, which the client runs")
+        if (tool.get("type") or "custom") != "custom":
+            refuse(f"tools[{place}]", "runs on the server of its maker; needed: tools with an input_schema, which the client runs")
         function = {"name": tool.get("name"), "description": tool.get("description"), "parameters": tool.get("input_schema")}
         function["strict"] = tool.get("strict")
         tools.append({"type": "function", "function": {name: value for name, value in function.items() if value is not None}})
@@ -177,5 +173,5 @@ def _tools(body: MessagesBody) -> dict[str, Any]:
     elif (kind := str(choice.get("type"))) in _CHOICES:
         chosen = _CHOICES[kind]
     else:
-        _refuse("tool_choice.type", "is unknown; needed: auto, any, tool or none")
+        refuse("tool_choice.type", "is unknown; needed: auto, any, tool or none")
     return {"tools": tools or None, "tool_choice": chosen, "parallel_tool_calls": choice.get("disable_parallel_tool_use") is not True}

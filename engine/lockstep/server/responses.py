@@ -81,7 +81,9 @@ async def _count(request: Request, site: Deployment, body: ResponsesBody) -> Res
 
 async def _reply(request: Request, site: Deployment, body: ResponsesBody) -> Response:
     chat, earlier = await _chat(request, body)
-    [generation] = await chat_generations(request, site, chat, Ask(reply_id("resp_"), "responses", "input", body.max_output_tokens))
+    [generation] = await chat_generations(
+        request, site, chat, Ask(reply_id("resp_"), "responses", "input", body.max_output_tokens or chat.reply_tokens)
+    )
 
     def keep(reply: Item) -> None:
         if body.store is not False:

@@ -3,13 +3,14 @@
 import logging
 import re
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from pydantic import Field, StrictBool
 
 from lockstep.server.body import validate
-from lockstep.server.errors import bad_request
+from lockstep.server.errors import refuse
 from lockstep.server.schema import HEARD, MAX_TOKEN_ID, Body, ChatBody
+from lockstep.server.unsupported import refuse_values
 
 Item = dict[str, Any]
 
@@ -17,12 +18,13 @@ Item = dict[str, Any]
 _FOREIGN = re.compile(r"[a-z_]+_call(_output)?|mcp_[a-z_]+|compaction|item_reference")
 _LOGPROBS = "message.output_text.logprobs"
 _REFUSED: dict[str, tuple[Any, ...]] = {
-    "background": (False,), "conversation": (), "prompt": (), "truncation": ("disabled",), "top_logprobs": (0,),
+    "background": (False,), "conversation": (), "prompt": (), "truncation": ("disabled",), "top_logprobs": (0,), "logprobs": (False,),
+    "n": (1,),
 }  # fmt: skip
 HEARD.update(_REFUSED)
 _OWN = {
     "model", "input", "instructions", "tools", "tool_choice", "max_output_tokens", "reasoning", "text", "store", "previous_response_id",
-    "include", "metadata", "messages", "n", *_REFUSED,
+    "include", "metadata", "messages", *_REFUSED,
 }  # fmt: skip
 
 
@@ -54,13 +56,11 @@ class ResponsesBody(Body):
 def chat_form(body: ResponsesBody, earlier: Sequence[Item]) -> ChatBody:
     """The same request to chat, behind the items of `earlier` replies. Raises ApiError 400 naming the place."""
     extra = body.model_extra or {}
-    for name, neutral in _REFUSED.items():
-        if extra.get(name) is not None and extra[name] not in neutral:
-            _refuse(name, "is not served; leave it out")
+    refuse_values(extra, _REFUSED)
     if _LOGPROBS in (body.include or ()):
-        _refuse("include", f"asks for {_LOGPROBS}; needed: `logprobs` of /v1/chat/completions")
+        refuse("include", f"asks for {_LOGPROBS}; needed: `logprobs` of /v1/chat/completions")
     if body.input is None and body.previous_response_id is None:
-        _refuse("input", "is missing; needed: a string or a list of items")
+        refuse("input", "is missing; needed: a string or a list of items")
     chat = {name: value for name, value in extra.items() if name not in _OWN}
     messages = [{"role": "system", "content": body.instructions}] if body.instructions else []
     for place, item in enumerate([*earlier, *body.items]):
@@ -72,10 +72,6 @@ def chat_form(body: ResponsesBody, earlier: Sequence[Item]) -> ChatBody:
     return validate(chat, ChatBody, {"reasoning_effort": "reasoning.effort", "response_format": "text.format"})
 
 
-def _refuse(where: str, words: str) -> NoReturn:
-    raise bad_request(f"`{where}` {words}.", where)
-
-
 def _add(messages: list[dict[str, Any]], item: Item, where: str) -> None:
     """One item. What an assistant thought, said and called between two other turns is one message."""
     match item.get("type", "message"):
@@ -83,11 +79,13 @@ def _add(messages: list[dict[str, Any]], item: Item, where: str) -> None:
             turn = _assistant(messages)
             turn["content"] = (turn["content"] or "") + _text(item.get("content"), where)
         case "message":
+            if item.get("role") not in ("user", "system", "developer"):
+                refuse(f"{where}.role", "is unknown; needed: user, assistant, system or developer")
             messages.append({"role": item.get("role"), "content": _parts(item.get("content"), where)})
         case "reasoning":
             turn, said = _assistant(messages), item.get("content") or item.get("summary") or []
             if not isinstance(said, list) or not all(isinstance(part, dict) for part in said):
-                _refuse(where, "holds no list of parts; needed: content or summary of the form that replies have")
+                refuse(where, "holds no list of parts; needed: content or summary of the form that replies have")
             turn["reasoning_content"] = turn.get("reasoning_content", "") + "".join(str(part.get("text") or "") for part in said)
         case "function_call":
             function = {"name": item.get("name"), "arguments": item.get("arguments")}
@@ -97,7 +95,7 @@ def _add(messages: list[dict[str, Any]], item: Item, where: str) -> None:
         case str(kind) if _FOREIGN.fullmatch(kind):
             logging.getLogger("lockstep.server").warning("an item of a tool that is not served was left out of a prompt")
         case _:
-            _refuse(f"{where}.type", "is not served; needed: message, reasoning, function_call or function_call_output")
+            refuse(f"{where}.type", "is not served; needed: message, reasoning, function_call or function_call_output")
 
 
 def _assistant(messages: list[dict[str, Any]]) -> dict[str, Any]:
@@ -115,7 +113,7 @@ def _parts(content: Any, where: str) -> str | list[dict[str, Any]]:
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        _refuse(where, "has neither a string nor a list of parts as its content; needed: one of the two")
+        refuse(where, "has neither a string nor a list of parts as its content; needed: one of the two")
     return [_part(part, f"{where}.content[{place}]") for place, part in enumerate(content)]
 
 
@@ -123,10 +121,12 @@ def _part(part: Any, where: str) -> dict[str, Any]:
     """A text or a picture. A picture keeps the name of its place, for what is wrong with it."""
     match part:
         case {"type": "input_text" | "output_text" | "text", "text": str(text)} | {"type": "refusal", "refusal": str(text)}:
-            return {"type": "text", "text": text}
+            found = {"type": "text", "text": text}
         case {"type": "input_image", "image_url": str(url)}:
-            return {"type": "image_url", "image_url": {"url": url, "detail": part.get("detail")}, "place": where}
-    _refuse(where, "is of a form not served; needed: input_text, output_text, or input_image with a data URL")
+            found = {"type": "image_url", "image_url": {"url": url, "detail": part.get("detail")}, "place": where}
+        case _:
+            refuse(where, "is of a form not served; needed: input_text, output_text, or input_image with a data URL")
+    return found
 
 
 def _format(wanted: Any) -> Any:

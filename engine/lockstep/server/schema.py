@@ -110,6 +110,7 @@ class GenerationBody(Body):
     max_tokens: int | None = Field(
         None, ge=0, le=MAX_TOKEN_ID, description="Reply tokens. Absent, null or 0: the server's default, cut to the room left."
     )
+    max_completion_tokens: int | None = Field(None, ge=0, le=MAX_TOKEN_ID, description="Wins over max_tokens.")
     temperature: float | None = Field(None, ge=0, le=100, allow_inf_nan=False, description="0 is greedy. Absent: the checkpoint's default.")
     top_p: float | None = Field(None, ge=0, le=1, allow_inf_nan=False)
     top_k: int | None = Field(None, ge=-1, le=MAX_TOKEN_ID, description="Absent: 20. 0 and -1 switch the cut off.")
@@ -161,6 +162,11 @@ class GenerationBody(Body):
         return self
 
     @property
+    def reply_tokens(self) -> int | None:
+        """Tokens of the reply as asked for."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
     def alternatives(self) -> int:
         """Alternatives told of each token of the reply, -1 for no logarithms at all."""
         return -1
@@ -179,6 +185,12 @@ class GenerationBody(Body):
         return bool(self.include_usage and self.stream_options and self.stream_options.continuous_usage_stats)
 
 
+_ELSEWHERE = (
+    ("thinking_budget", "thinking", "budget_tokens"), ("thinking_budget", "reasoning", "max_tokens"),
+    ("reasoning_effort", "reasoning", "effort"), ("enable_thinking", "reasoning", "enabled"),
+)  # fmt: skip
+
+
 class ThinkingBody(Body):
     """What decides about thinking. The plain switches win over efforts, the top level over `chat_template_kwargs`."""
 
@@ -193,9 +205,9 @@ class ThinkingBody(Body):
     @model_validator(mode="before")
     @classmethod
     def _read_what_stands_in_objects(cls, value: dict[str, Any]) -> dict[str, Any]:
-        """`thinking.budget_tokens` and `reasoning.effort`, where others have them; a plain field wins."""
+        """`thinking.budget_tokens`, and what `reasoning` holds, where others have them; a plain field wins."""
         found = {}
-        for name, holder, word in (("thinking_budget", "thinking", "budget_tokens"), ("reasoning_effort", "reasoning", "effort")):
+        for name, holder, word in _ELSEWHERE:
             told = value.get(holder)
             if isinstance(told, dict) and value.get(name) is None and told.get(word) is not None:
                 found[name] = told[word]
@@ -250,7 +262,6 @@ class ChatBody(GenerationBody, ThinkingBody, ToolsBody):
     """`POST /v1/chat/completions`."""
 
     messages: Messages
-    max_completion_tokens: int | None = Field(None, ge=0, le=MAX_TOKEN_ID, description="Wins over max_tokens.")
     logprobs: StrictBool | None = Field(None, description="Logarithms of the probabilities of all tokens of the reply, thoughts too.")
     top_logprobs: int | None = Field(None, ge=0, le=MAX_ALTERNATIVES, description="Likeliest tokens beside each, with `logprobs`.")
     continue_final_message: StrictBool | None = Field(None, description="The reply goes on with the last message, the assistant's.")

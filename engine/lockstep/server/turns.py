@@ -20,7 +20,7 @@ class TextPart(BaseModel):
 class MediaSource(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
     url: str
-    detail: Literal["auto", "low", "high"] | None = None
+    detail: Literal["auto", "low", "high", "original"] | None = None
 
 
 class MediaPart(BaseModel):
@@ -66,8 +66,8 @@ def _check_part(part: Any, place: int) -> None:
         source = {"url": source} if isinstance(source, str) else source
         if not isinstance(source, dict) or not isinstance(source.get("url"), str):
             raise fault(f'parts of the form {{"type": "{kind}", "{kind}": {{"url": "data:..."}}}}; part {place} is not')
-        if source.get("detail") not in (None, "auto", "low", "high"):
-            raise fault(f"`detail` one of auto, low and high; part {place} has another")
+        if source.get("detail") not in (None, "auto", "low", "high", "original"):
+            raise fault(f"`detail` one of auto, low, high and original; part {place} has another")
     elif isinstance(kind, str) and kind != "text" and len(kind) <= 40:
         raise fault(f"parts of type text, image_url and video_url; part {place} has the type {kind}")
     elif kind != "text" or not isinstance(part.get("text"), str):

@@ -18,8 +18,8 @@ from lockstep.text.tokenizer import ByteText, Tokenizer
 from lockstep.text.toolset import NAME, Toolset, strict_json
 
 # Blanks are bounded, so that prose behind a mentioned tag is shown soon.
-_HEAD = re.compile(r"\s{0,8}[A-Za-z0-9_-]{0,64}\s{0,8}")
-_JSON_HEAD = re.compile(r"\s*([A-Za-z0-9_-]{0,64})\s*(\{.*)", re.DOTALL)
+_HEAD = re.compile(r"\s{0,8}[A-Za-z0-9_-]{0,128}\s{0,8}")
+_JSON_HEAD = re.compile(r"\s*([A-Za-z0-9_-]{0,128})\s*(\{.*)", re.DOTALL)
 
 
 class Tag(Enum):

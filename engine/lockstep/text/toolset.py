@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from lockstep.text.errors import TextError
 
-NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 MAX_TOOLS = 1024
 MAX_DEPTH = 64
 MAX_SCHEMA_VALUES = 100_000
@@ -45,7 +45,7 @@ def _checked_name(tool: Any, place: int) -> str:
         raise TextError(f'tools of the form {{"type": "function", "function": {{"name": ...}}}}; tool {place} is not')
     name = function.get("name")
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise TextError(f"names of 1 to 64 characters out of A-Z, a-z, 0-9, _ and -; tool {place} has another")
+        raise TextError(f"names of 1 to 128 characters out of A-Z, a-z, 0-9, _ and -; tool {place} has another")
     if not isinstance(function.get("parameters") or {}, dict):
         raise TextError(f"`parameters` as a JSON schema, an object; tool {place} has something else")
     if not isinstance(function.get("description") or "", str):
