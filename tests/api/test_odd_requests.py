@@ -69,7 +69,8 @@ def test_a_field_is_named_as_the_client_called_it(front: Front, path: str, field
 
 
 @pytest.mark.parametrize(("path", "name"), [
-    (COMPLETIONS, "max_completion_tokens"), (RESPONSES, "max_tokens"), (RESPONSES, "max_completion_tokens"), (CHAT, "max_completion_tokens"),
+    (COMPLETIONS, "max_completion_tokens"), (RESPONSES, "max_tokens"), (RESPONSES, "max_completion_tokens"),
+    (CHAT, "max_completion_tokens"),
 ])  # fmt: skip
 def test_a_number_of_tokens_counts_whatever_it_is_called(front: Front, path: str, name: str) -> None:
     usage = ask(front, path, **{name: 2})["usage"]
