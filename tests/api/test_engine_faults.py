@@ -100,6 +100,37 @@ def test_a_refusal_of_the_engine_keeps_its_status_whole_and_streamed(code: str, 
     assert ("retry-after" in reply.headers) == (status in (429, 503))
 
 
+class CrowdedEngine(ListedEngine):
+    """One slot, and a queue that others fill whenever a reply of ours has ended: each further one is refused twice."""
+
+    def __init__(self, *steps: Any, first: int = 0) -> None:
+        super().__init__(*steps)
+        self.facts, self.refusals = Ready(4096, 1, 4096, 2304, "cpu", "crowded", "0"), first
+
+    async def submit(self, request: EngineRequest) -> AsyncGenerator[RoundEvent, None]:
+        if self.refusals:
+            self.refusals -= 1
+            raise EngineRejected("queue_full", "the queue is full", 7)
+        async for event in super().submit(request):
+            yield event
+        self.refusals = 2
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("path", "body"), [(CHAT, {**BODY, "n": 3}), ("/v1/completions", {"prompt": ["a", "b", "c"]})])
+def test_of_several_replies_none_is_refused_once_one_has_begun(
+    path: str, body: dict[str, Any], stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lockstep.server.generation.AGAIN_S", 0.01)
+    reply = ask(CrowdedEngine(ONE, TWO, FinishReason.STOP), {**body, "stream": stream}, path)
+    assert reply.status_code == 200
+    chunks = events(reply.text)[:-1] if stream else [reply.json()]
+    ends = [choice["index"] for chunk in chunks for choice in chunk["choices"] if choice["finish_reason"]]
+    assert sorted(ends) == [0, 1, 2]
+    refused = ask(CrowdedEngine(ONE, first=1), {**body, "stream": stream}, path)
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "7")
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_fault_of_our_own_shows_no_inside(stream: bool) -> None:
     reply = ask(ListedEngine(KeyError("secret detail")), {**BODY, "stream": stream})

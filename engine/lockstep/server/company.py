@@ -16,7 +16,8 @@ Spoken = tuple[int, Delta | None]
 async def side_by_side(generations: Sequence[Generation]) -> AsyncGenerator[Spoken, None]:
     """Deltas as they come with their generation's place, None at its end. Raises ApiError for the first that fails; then all end.
 
-    At most as many as the engine has slots are asked for at once, so that one request never fills the queue."""
+    At most as many as the engine has slots are asked for at once, so that one request never fills the queue. Once one has begun, the others
+    wait for a place in it."""
     if len(generations) == 1:
         async with aclosing(generations[0].deltas()) as deltas:
             async for delta in deltas:
@@ -29,6 +30,9 @@ async def side_by_side(generations: Sequence[Generation]) -> AsyncGenerator[Spok
     async def speak(place: int) -> None:
         async with places, aclosing(generations[place].deltas()) as deltas:
             async for delta in deltas:
+                if not generations[place].goes_on:
+                    for one in generations:
+                        one.goes_on = True
                 await spoken.put((place, delta))
         await spoken.put((place, None))
 

@@ -1,5 +1,6 @@
 """One reply: from a validated request to the engine and back as text, a delta a round. Knows no endpoint's JSON."""
 
+import asyncio
 import hashlib
 import logging
 import secrets
@@ -13,7 +14,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from lockstep.core.errors import CONTEXT_EXCEEDED, EngineDied, EngineRejected
+from lockstep.core.errors import CONTEXT_EXCEEDED, QUEUE_FULL, EngineDied, EngineRejected
 from lockstep.core.types import EngineRequest, FinishReason, Grammar, Picture, RoundEvent, Sampling, TokenLogprob, Usage
 from lockstep.server.body import Result, aside
 from lockstep.server.deployment import Deployment
@@ -25,6 +26,8 @@ from lockstep.text.reply import Delta, ReplyText
 TOP_K = 20
 # Below this the noise can no longer reorder distinct logits in float32, so the request is served as greedy.
 GREEDY_BELOW = 1e-4
+# Who has begun to answer asks again so often where the queue is full.
+AGAIN_S = 0.2
 
 log = logging.getLogger("lockstep.server")
 
@@ -154,8 +157,9 @@ def sampling(site: Deployment, body: GenerationBody, prompt: PromptIds, choice: 
 class Generation:
     """A reply under way. Iterate `deltas` to its end, then read `finish_reason` and `figures()`.
 
-    `choice` counts those of one prompt. `shown` bounds the reply's tokens below what the engine makes: it always makes one, for a request
-    that wants its prompt only too."""
+    `choice` counts those of one prompt. `goes_on` once one of the same HTTP request has begun: what has begun must not end in a 429, so
+    from then on a full queue is waited for. `shown` bounds the reply's tokens below what the engine makes: it always makes one, for a
+    request that wants its prompt only too."""
 
     def __init__(
         self,
@@ -168,7 +172,7 @@ class Generation:
         shown: int | None = None,
     ) -> None:
         self.request, self.text, self.choice = request, text, choice
-        self._shown, self._told = shown, 0
+        self._shown, self._told, self.goes_on = shown, 0, False
         self.cached_tokens = 0
         self.logprobs: list[TokenLogprob] = []
         self.prompt_logprobs: tuple[TokenLogprob, ...] = ()
@@ -186,14 +190,14 @@ class Generation:
         site = self._site
         site.require_ready()
         limit = self.slots + site.options.max_queued
-        if site.in_flight >= limit:
+        if site.in_flight >= limit and not self.goes_on:
             site.meters.count("requests", self._route, "429", self.request.owner)
             wait_s = site.engine.snapshot.retry_after_s if site.engine.snapshot else 0
             raise overloaded(f"{site.in_flight} requests are running or waiting, as many as this server takes; try again later.", wait_s)
         site.in_flight += 1
         status = "cancelled"
         try:
-            async with aclosing(site.engine.submit(self._in_time())) as events:
+            async with aclosing(self._rounds()) as events:
                 async for event in events:
                     delta = self._take(event)
                     if event.token_ids:
@@ -214,6 +218,19 @@ class Generation:
         finally:
             site.in_flight -= 1
             self._record(status)
+
+    async def _rounds(self) -> AsyncGenerator[RoundEvent, None]:
+        """Of the engine, once it takes the request."""
+        while True:
+            try:
+                async with aclosing(self._site.engine.submit(self._in_time())) as events:
+                    async for event in events:
+                        yield event
+                return
+            except EngineRejected as error:
+                if error.code != QUEUE_FULL or not self.goes_on:
+                    raise
+            await asyncio.sleep(AGAIN_S)
 
     @property
     def slots(self) -> int:
