@@ -33,7 +33,7 @@ MARKS = {"start": "is now LIVE! on port", "doctor": "Nothing stands in the way",
 WORDS: dict[str, tuple[list[str], dict[str, str]]] = {"start": ([], {}), "doctor": (["doctor"], {}), "dry run": ([], {"DRY_RUN": "1"})}
 
 
-class House:
+class Installation:
     """A clone of the repository's last commit with settings of its own."""
 
     def __init__(self, place: Path, data_dir: str) -> None:
@@ -66,9 +66,9 @@ class House:
 
 
 @contextmanager
-def house(data_dir: str) -> Iterator[House]:
+def installation(data_dir: str) -> Iterator[Installation]:
     with tempfile.TemporaryDirectory() as place:
-        made = House(Path(place), data_dir)
+        made = Installation(Path(place), data_dir)
         try:
             yield made
         finally:
@@ -84,7 +84,7 @@ def waited_s() -> float | None:
     return int(told[1]) / 1e6 if told else None
 
 
-def processor_s(made: House) -> float:
+def processor_s(made: Installation) -> float:
     """Seconds of processors that this program's ended children took, and everything that lives in the clone."""
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     total = spent.ru_utime + spent.ru_stime
@@ -98,7 +98,7 @@ def processor_s(made: House) -> float:
     return total
 
 
-def once(made: House, what: str) -> dict[str, float | None]:
+def once(made: Installation, what: str) -> dict[str, float | None]:
     words, settings = WORDS[what]
     load, waited, spent, began = os.getloadavg()[0], waited_s(), processor_s(made), time.monotonic()
     said = made.must(*words, **settings)
@@ -127,7 +127,7 @@ def main() -> int:
     parser.add_argument("--data-dir", default="")
     parser.add_argument("--output", type=Path, default=RESULT)
     told = parser.parse_args()
-    with house(told.data_dir) as made:
+    with installation(told.data_dir) as made:
         # The first of each is left out: it reads the files from the disk.
         rounds = [{what: once(made, what) for what in WORDS} for _ in range(told.runs + 1)][1:]
         commit = subprocess.run(

@@ -19,7 +19,7 @@ from result import write
 from torch.profiler import ProfilerActivity, profile
 
 from fixtures.drafters import RandomDrafter
-from fixtures.house import House
+from fixtures.stepped_engine import SteppedEngine
 from lockstep.cache import Sequence, StateSlots, TokenPool
 from lockstep.core.types import EngineRequest, Sampling
 from lockstep.kernels.router import choose
@@ -74,12 +74,12 @@ class Streams:
 def same_replies(model: GlmModel) -> dict[str, Any]:
     """Serves requests alone, together and drafted; stops the program if tokens or states differ."""
     vocabulary = model.config.vocab_size
-    house, how = House(model, vocabulary), Sampling(temperature=0.8, top_k=40, seed=3)
+    stepped, how = SteppedEngine(model, vocabulary), Sampling(temperature=0.8, top_k=40, seed=3)
     asked = [EngineRequest(f"r{at}", tuple(range(5 + at, 90 + 3 * at)), how, REPLY) for at in range(4)]
-    serial = {one.id: house.serve([(0, one)])[one.id].bits for one in asked}
+    serial = {one.id: stepped.serve([(0, one)])[one.id].bits for one in asked}
     for what, replies in (
-        ("together", house.serve([(0, one) for one in asked])),
-        ("drafted together", house.serve([(at, one) for at, one in enumerate(asked)], RandomDrafter(vocabulary), 7)),
+        ("together", stepped.serve([(0, one) for one in asked])),
+        ("drafted together", stepped.serve([(at, one) for at, one in enumerate(asked)], RandomDrafter(vocabulary), 7)),
     ):
         if {name: reply.bits for name, reply in replies.items()} != serial:
             raise SystemExit(f"{what}: tokens or states differ from serial steps")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.docker_house import Daemon, House
+from fixtures.docker_installation import Daemon, Installation
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,14 +31,14 @@ def daemon() -> Iterator[Daemon]:
 
 
 @pytest.fixture(scope="session")
-def house(daemon: Daemon) -> Iterator[House]:
-    made = House(daemon, daemon.place)
+def installation(daemon: Daemon) -> Iterator[Installation]:
+    made = Installation(daemon, daemon.place)
     yield made
     made.end()
 
 
 @pytest.fixture
-def live(house: House) -> House:
-    """The house with its first engine serving."""
-    house.settle()
-    return house
+def live(installation: Installation) -> Installation:
+    """The installation with its first engine serving."""
+    installation.settle()
+    return installation

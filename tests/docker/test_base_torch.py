@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.docker_house import House
+from fixtures.docker_installation import Installation
 
 LOOK = (
     "import json, numpy, sys, torch;"
@@ -13,13 +13,13 @@ LOOK = (
 )
 
 
-def wheels(house: House) -> list[Path]:
+def wheels(installation: Installation) -> list[Path]:
     """What was fetched for each base so far, the newest last."""
-    return sorted((house.home / ".cache/glm-5.3-flash/wheels").iterdir(), key=lambda path: path.stat().st_mtime)
+    return sorted((installation.home / ".cache/glm-5.3-flash/wheels").iterdir(), key=lambda path: path.stat().st_mtime)
 
 
 @pytest.fixture
-def base(live: House) -> str:
+def base(live: Installation) -> str:
     """The tests' base with the PyTorch of the list installed into it."""
     install = ["python3", "-m", "pip", "install", "--break-system-packages", "--no-index", "--find-links", "/wheels", "torch"]
     live.daemon.docker("run", "--name", "torch", "--network", "none", "--volume", f"{wheels(live)[-1]}:/wheels:ro", live.base, *install)
@@ -28,7 +28,7 @@ def base(live: House) -> str:
     return made
 
 
-def test_the_engine_runs_on_the_pytorch_of_its_base(live: House, base: str) -> None:
+def test_the_engine_runs_on_the_pytorch_of_its_base(live: Installation, base: str) -> None:
     live.must("restart", BASE_IMAGE=base, TORCH="base")
     names = {path.name.partition("-")[0] for path in wheels(live)[-1].iterdir()}
     assert "numpy" in names

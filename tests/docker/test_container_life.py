@@ -10,14 +10,14 @@ from pathlib import Path
 
 import requests
 
-from fixtures.docker_house import House
+from fixtures.docker_installation import Installation
 
 KEY = "canary-of-the-key"
 
 
-def names(house: House) -> set[str]:
+def names(installation: Installation) -> set[str]:
     """Tags of the engine's images."""
-    return set(house.daemon.docker("images", "--format", "{{.Repository}}:{{.Tag}}", "glm-5.3-flash-lockstep").split())
+    return set(installation.daemon.docker("images", "--format", "{{.Repository}}:{{.Tag}}", "glm-5.3-flash-lockstep").split())
 
 
 def content(archive: Path) -> bytes:
@@ -26,7 +26,7 @@ def content(archive: Path) -> bytes:
         return b"".join(file.read() for file in map(tar.extractfile, tar.getmembers()) if file is not None)
 
 
-def test_the_first_start_built_the_image_and_ended_live(live: House) -> None:
+def test_the_first_start_built_the_image_and_ended_live(live: Installation) -> None:
     lines = live.output.splitlines()
     assert [line[:5] for line in lines if line.startswith("[")] == [f"[{n}/6]" for n in range(1, 7)]
     assert f"GLM-5.3-Flash-EXL3 is now LIVE! on port {live.port}" in lines
@@ -37,7 +37,7 @@ def test_the_first_start_built_the_image_and_ended_live(live: House) -> None:
     assert told["State"]["Running"]
 
 
-def test_a_second_start_builds_nothing_and_reattaches(live: House) -> None:
+def test_a_second_start_builds_nothing_and_reattaches(live: Installation) -> None:
     before = live.inspect()["Id"]
     began = time.monotonic()
     output = live.must()
@@ -46,7 +46,7 @@ def test_a_second_start_builds_nothing_and_reattaches(live: House) -> None:
     assert live.inspect()["Id"] == before
 
 
-def test_the_answers_come_from_the_checkpoint_in_the_container(live: House) -> None:
+def test_the_answers_come_from_the_checkpoint_in_the_container(live: Installation) -> None:
     assert live.ask() == 200
     smoke = json.loads((Path(live.record["folder"]) / "smoke.json").read_text())
     assert smoke["exact word"]["status"] == 200
@@ -54,7 +54,7 @@ def test_the_answers_come_from_the_checkpoint_in_the_container(live: House) -> N
     assert "live" in live.must("status")
 
 
-def test_a_restart_swaps_the_container_and_archives_the_old_one(live: House) -> None:
+def test_a_restart_swaps_the_container_and_archives_the_old_one(live: Installation) -> None:
     old = live.inspect()["Id"], Path(live.record["folder"]).name
     live.must("restart", CONTEXT="4096")
     assert live.inspect()["Id"] != old[0]
@@ -63,7 +63,7 @@ def test_a_restart_swaps_the_container_and_archives_the_old_one(live: House) -> 
     assert "CONTEXT: the server runs with 4096" in live.must("status")
 
 
-def test_prompt_states_outlive_the_container(live: House) -> None:
+def test_prompt_states_outlive_the_container(live: Installation) -> None:
     told, whole = [], 0
     for _ in range(2):
         live.must("restart", SPILL_GIB="1")
@@ -77,7 +77,7 @@ def test_prompt_states_outlive_the_container(live: House) -> None:
     assert Path(mount["Source"]).stat().st_mode & 0o777 == 0o700
 
 
-def test_a_broken_build_gives_way_to_the_server_of_before(live: House) -> None:
+def test_a_broken_build_gives_way_to_the_server_of_before(live: Installation) -> None:
     live.change_engine("loop.py", 'raise RuntimeError("deliberately broken")')
     done = live.run("restart")
     assert done.returncode == 13, done.stdout + done.stderr
@@ -87,7 +87,7 @@ def test_a_broken_build_gives_way_to_the_server_of_before(live: House) -> None:
     assert b"deliberately broken" in content(live.archives()[-1])
 
 
-def test_rollback_serves_the_build_of_before_when_the_present_one_does_not_start(live: House) -> None:
+def test_rollback_serves_the_build_of_before_when_the_present_one_does_not_start(live: Installation) -> None:
     live.change_engine("loop.py", 'raise RuntimeError("deliberately broken")')
     live.must("stop")
     assert live.run().returncode == 13
@@ -97,7 +97,7 @@ def test_rollback_serves_the_build_of_before_when_the_present_one_does_not_start
     assert live.ask() == 200
 
 
-def test_rollback_returns_to_the_previous_image_and_later_builds_push_the_oldest_out(live: House) -> None:
+def test_rollback_returns_to_the_previous_image_and_later_builds_push_the_oldest_out(live: Installation) -> None:
     live.change_engine("core/errors.py", "# second")
     live.must("restart")
     second = live.record["launch"]["build"]
@@ -112,7 +112,7 @@ def test_rollback_returns_to_the_previous_image_and_later_builds_push_the_oldest
     assert {f"glm-5.3-flash-lockstep:{build}" for build in (second, live.record["launch"]["build"])} <= names(live)
 
 
-def test_a_key_is_a_private_file_inside_and_shows_nowhere_outside(live: House) -> None:
+def test_a_key_is_a_private_file_inside_and_shows_nowhere_outside(live: Installation) -> None:
     file = live.home / "key"
     file.write_text(KEY + "\n")
     file.chmod(0o600)
@@ -131,7 +131,7 @@ def test_a_key_is_a_private_file_inside_and_shows_nowhere_outside(live: House) -
     assert KEY.encode() not in content(live.archives()[-1])
 
 
-def test_stop_ends_the_container_and_packs_the_logs(live: House) -> None:
+def test_stop_ends_the_container_and_packs_the_logs(live: Installation) -> None:
     run = Path(live.record["folder"]).name
     assert "[I_STOPPED]" in live.must("stop")
     assert live.daemon.docker("ps", "--all", "--quiet", "--filter", f"name={live.name}") == ""
@@ -147,13 +147,13 @@ def test_stop_ends_the_container_and_packs_the_logs(live: House) -> None:
         assert b"lockstep.server: draining" in output.read()
 
 
-def test_a_terminated_container_drains_and_ends_with_status_0(live: House) -> None:
+def test_a_terminated_container_drains_and_ends_with_status_0(live: Installation) -> None:
     live.daemon.docker("kill", "--signal", "TERM", live.name)
     assert live.daemon.docker("wait", live.name) == "0"
     assert "[I_RECOVER]" in live.must()
 
 
-def test_the_container_ends_with_the_status_of_an_engine_that_does_not_load(live: House) -> None:
+def test_the_container_ends_with_the_status_of_an_engine_that_does_not_load(live: Installation) -> None:
     words = ["docker", "run", "--rm", "--network", "none", "--tmpfs", "/logs:mode=777", f"glm-5.3-flash-lockstep:{live.build}"]
     command = ["serve", "--model", "/nowhere", "--port", "8999"]
     done = subprocess.run([*words, *command], env=live.daemon.environment, capture_output=True, text=True, check=False)
@@ -161,14 +161,14 @@ def test_the_container_ends_with_the_status_of_an_engine_that_does_not_load(live
     assert "/nowhere" in done.stdout
 
 
-def test_a_container_that_died_is_seen_and_cleared_away(live: House) -> None:
+def test_a_container_that_died_is_seen_and_cleared_away(live: Installation) -> None:
     live.daemon.docker("kill", live.name)
     assert "dead" in live.run("status").stdout
     assert "[I_RECOVER]" in live.must()
     assert live.ask() == 200
 
 
-def test_files_the_container_may_not_read_are_named_with_the_way_out(live: House) -> None:
+def test_files_the_container_may_not_read_are_named_with_the_way_out(live: Installation) -> None:
     live.must("stop")
     (live.root / "embedded/config.json").chmod(0o600)
     done = live.run()
@@ -178,7 +178,7 @@ def test_files_the_container_may_not_read_are_named_with_the_way_out(live: House
     assert "chmod -R a+rX" in done.stderr
 
 
-def test_a_name_taken_by_a_foreign_container_is_told(live: House) -> None:
+def test_a_name_taken_by_a_foreign_container_is_told(live: Installation) -> None:
     live.must("stop")
     live.daemon.docker("create", "--name", live.name, live.base, "true")
     done = live.run()

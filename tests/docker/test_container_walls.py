@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.docker_house import House
+from fixtures.docker_installation import Installation
 
 # Facts of the container as its own processes see them; `refused` names the error of each thing that is tried.
 LOOK = """
@@ -56,9 +56,9 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def seen(house: House) -> dict[str, Any]:
-    house.settle()
-    return json.loads(house.inside(LOOK))
+def seen(installation: Installation) -> dict[str, Any]:
+    installation.settle()
+    return json.loads(installation.inside(LOOK))
 
 
 def test_it_is_nobody_and_never_root(seen: dict[str, Any]) -> None:
@@ -126,7 +126,7 @@ def test_its_environment_holds_nothing_of_the_host(seen: dict[str, Any]) -> None
     assert set(seen["environment"]) - {"LC_CTYPE"} == {"PATH", "HOSTNAME", "HOME", "HF_HUB_OFFLINE", "PYTHONNOUSERSITE"}
 
 
-def test_the_daemon_was_asked_for_nothing_on_the_never_list(live: House) -> None:
+def test_the_daemon_was_asked_for_nothing_on_the_never_list(live: Installation) -> None:
     told = live.inspect()
     given = told["HostConfig"]
     never = ("CapAdd", "Devices", "DeviceRequests", "VolumesFrom", "Binds", "PidMode", "UTSMode", "UsernsMode", "Links", "GroupAdd")
@@ -136,17 +136,17 @@ def test_the_daemon_was_asked_for_nothing_on_the_never_list(live: House) -> None
     assert not any(mount["Source"].endswith(".sock") or mount["Source"] == "/" for mount in told["Mounts"])
 
 
-def test_it_does_not_come_back_by_itself_and_its_log_is_bounded(live: House) -> None:
+def test_it_does_not_come_back_by_itself_and_its_log_is_bounded(live: Installation) -> None:
     given = live.inspect()["HostConfig"]
     assert given["RestartPolicy"]["Name"] == "no"
     assert given["LogConfig"] == {"Type": "json-file", "Config": {"max-file": "2", "max-size": "16m"}}
 
 
-def test_the_media_worker_can_still_lock_itself_in(live: House) -> None:
+def test_the_media_worker_can_still_lock_itself_in(live: Installation) -> None:
     told = live.inside("import os; from pixels.sandbox import enter; os.write(1, enter(1 << 32, 60).encode()); os._exit(0)")
     assert {"seccomp", "rlimits"} <= set(told.split(", "))
 
 
-def test_two_ranks_can_still_prove_that_bytes_pass_between_them(live: House) -> None:
+def test_two_ranks_can_still_prove_that_bytes_pass_between_them(live: Installation) -> None:
     told = live.daemon.docker("exec", live.name, "/opt/engine/bin/python", "-m", "peers", "--device", "cpu")
     assert json.loads(told)["cause"] == ""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.docker_house import House
+from fixtures.docker_installation import Installation
 from recipe import config, launching, runlog
 from recipe.adapters import containers
 from recipe.record import Launch
@@ -15,7 +15,7 @@ PROBE = ["peers", "--device", "cpu", "--timeout", "30"]
 
 
 @pytest.fixture
-def work(live: House, monkeypatch: pytest.MonkeyPatch) -> Launch:
+def work(live: Installation, monkeypatch: pytest.MonkeyPatch) -> Launch:
     """The probe as a start on GPUs carries it out, on the CPU."""
     monkeypatch.setenv("DOCKER_HOST", live.daemon.environment["DOCKER_HOST"])
     containers._client.cache_clear()
@@ -24,15 +24,15 @@ def work(live: House, monkeypatch: pytest.MonkeyPatch) -> Launch:
 
 
 @pytest.fixture
-def folder(live: House) -> Path:
+def folder(live: Installation) -> Path:
     return runlog.create(live.home / "work-logs")
 
 
-def containers_of(live: House) -> list[str]:
+def containers_of(live: Installation) -> list[str]:
     return live.daemon.docker("ps", "--all", "--format", "{{.Names}}").split()
 
 
-def test_it_proves_that_bytes_pass_and_is_gone(live: House, work: Launch, folder: Path) -> None:
+def test_it_proves_that_bytes_pass_and_is_gone(live: Installation, work: Launch, folder: Path) -> None:
     log = folder / "peers.log"
     assert ContainerRuntime().work(work, folder, log, 120, lambda: None) == 0
     told = json.loads(log.read_text().splitlines()[-1].partition(" ")[2])
@@ -41,12 +41,12 @@ def test_it_proves_that_bytes_pass_and_is_gone(live: House, work: Launch, folder
     assert containers_of(live) == [live.name]
 
 
-def test_what_takes_too_long_is_ended_and_is_gone(live: House, work: Launch, folder: Path) -> None:
+def test_what_takes_too_long_is_ended_and_is_gone(live: Installation, work: Launch, folder: Path) -> None:
     assert ContainerRuntime().work(work, folder, folder / "peers.log", 0.1, lambda: None) is None
     assert containers_of(live) == [live.name]
 
 
-def test_one_that_a_killed_start_left_behind_gives_way(live: House, work: Launch, folder: Path) -> None:
+def test_one_that_a_killed_start_left_behind_gives_way(live: Installation, work: Launch, folder: Path) -> None:
     runtime = ContainerRuntime()
     runtime.start(work, folder)
     assert f"{live.name}-work" in containers_of(live)
@@ -54,7 +54,7 @@ def test_one_that_a_killed_start_left_behind_gives_way(live: House, work: Launch
     assert containers_of(live) == [live.name]
 
 
-def test_it_is_given_nothing_on_the_never_list_and_no_network(live: House, work: Launch, folder: Path) -> None:
+def test_it_is_given_nothing_on_the_never_list_and_no_network(live: Installation, work: Launch, folder: Path) -> None:
     runtime = ContainerRuntime()
     runtime.start(work, folder)
     told = json.loads(live.daemon.docker("inspect", f"{live.name}-work"))[0]["HostConfig"]

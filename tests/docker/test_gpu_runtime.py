@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.docker_house import Daemon
+from fixtures.docker_installation import Daemon
 from recipe.adapters import containers
 
 HOOK = "nvidia-container-runtime-hook"

@@ -12,7 +12,7 @@ import pytest
 
 from fixtures.drafters import CorruptedOracle
 from fixtures.drafting_matrix import COMPANIES, DRAFTERS, SAMPLINGS, Cell, Matrix, RankPair
-from fixtures.house import Tally
+from fixtures.stepped_engine import Tally
 
 Cells = Callable[[str, str], list[Cell]]
 RANKS = ("one rank", "two ranks")
@@ -73,8 +73,8 @@ def test_drafted_equals_serial(cells: dict[str, Cells], total: dict[tuple[str, s
 def test_requests_that_refuse_drafts_are_served_serially_beside_drafted_ones(matrix: Matrix):
     asked, serial = matrix.requests("greedy"), matrix.serial("greedy")
     mixed = [replace(one, draft=at % 2 == 0) for at, one in enumerate(asked)]
-    oracle = CorruptedOracle({key: reply.tokens for key, reply in serial.items()}, matrix.house.vocabulary, errs=0.0)
-    replies = matrix.house.serve([(0, one) for one in mixed], oracle, 7)
+    oracle = CorruptedOracle({key: reply.tokens for key, reply in serial.items()}, matrix.stepped.vocabulary, errs=0.0)
+    replies = matrix.stepped.serve([(0, one) for one in mixed], oracle, 7)
     assert {key: reply.bits for key, reply in replies.items()} == {key: reply.bits for key, reply in serial.items()}
     for one in mixed:
         usage = replies[one.id].usage

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-import fixtures.house
+import fixtures.stepped_engine
 from fixtures.drafters import CorruptedOracle
 from fixtures.host_draws import HostSampler
-from fixtures.house import House
+from fixtures.stepped_engine import SteppedEngine
 from lockstep.core.types import EngineRequest, Sampling
 from lockstep.model.glm import GlmModel
 from lockstep.run import draws
@@ -24,8 +24,8 @@ ASKED = [
 
 
 def test_at_once_equals_one_by_one_drafted_and_not(model: GlmModel, vocabulary: int, monkeypatch: pytest.MonkeyPatch):
-    house = House(model, vocabulary, slots=5)
-    serial = house.serve([(0, one) for one in ASKED[:4]]) | house.serve([(0, ASKED[4])])
+    stepped = SteppedEngine(model, vocabulary, slots=5)
+    serial = stepped.serve([(0, one) for one in ASKED[:4]]) | stepped.serve([(0, ASKED[4])])
     made: list[draws.Draws] = []
 
     class Drawing(Runner):
@@ -35,9 +35,9 @@ def test_at_once_equals_one_by_one_drafted_and_not(model: GlmModel, vocabulary: 
             made.append(self._draws)
 
     monkeypatch.setattr(draws, "RowSampler", HostSampler)
-    monkeypatch.setattr(fixtures.house, "Runner", Drawing)
-    oracle = CorruptedOracle({key: reply.tokens for key, reply in serial.items()}, house.vocabulary)
+    monkeypatch.setattr(fixtures.stepped_engine, "Runner", Drawing)
+    oracle = CorruptedOracle({key: reply.tokens for key, reply in serial.items()}, stepped.vocabulary)
     for drafter, most in ((None, 0), (oracle, 7)):
-        found = house.serve([(at, one) for at, one in enumerate(ASKED)], drafter, most)
+        found = stepped.serve([(at, one) for at, one in enumerate(ASKED)], drafter, most)
         assert {name: reply.bits for name, reply in found.items()} == {name: reply.bits for name, reply in serial.items()}
     assert all(one.sampler.drawn > 20 for one in made)  # type: ignore[attr-defined]

@@ -11,8 +11,8 @@ import pytest
 from fixtures import engines
 from fixtures.drafters import CorruptedOracle
 from fixtures.engines import ask
-from fixtures.house import House
 from fixtures.keeping import Keeper
+from fixtures.stepped_engine import SteppedEngine
 from lockstep.channel.client import EngineClient
 from lockstep.config.serving import ServingOptions
 from lockstep.core.plan import StepPlan
@@ -75,8 +75,8 @@ def conversations(sampling: Sampling) -> list[EngineRequest]:
 
 
 def served_alone(model: GlmModel, vocabulary: int, wanted: list[EngineRequest]) -> list[tuple[tuple[int, ...], str]]:
-    """Tokens and state of each request in a house of its own."""
-    roomy = House(model, vocabulary, pages=16)
+    """Tokens and state of each request in a stepped of its own."""
+    roomy = SteppedEngine(model, vocabulary, pages=16)
     return [roomy.serve([(0, one)])[one.id].bits for one in wanted]
 
 
@@ -93,7 +93,7 @@ def test_two_conversations_that_exceed_the_pool_together_both_finish_with_their_
 ):
     wanted, alone = told
     drafts, most = drafting(checkpoint, model, vocabulary, drafter, PAGES), DRAFTERS[drafter][1]
-    replies = House(model, vocabulary, pages=PAGES).serve([(0, one) for one in wanted], drafts, most)
+    replies = SteppedEngine(model, vocabulary, pages=PAGES).serve([(0, one) for one in wanted], drafts, most)
     assert [replies[one.id].bits for one in wanted] == alone
     assert pauses.paused == pauses.resumed >= 1
     if drafter != "none":
@@ -105,7 +105,7 @@ def test_a_prompt_paused_in_its_middle_goes_on_with_its_own_bits(model: GlmModel
     alone = served_alone(model, vocabulary, wanted)
     # Replies of 16 tokens a step outgrow their headroom while the prompt behind them is read, a tile a step.
     oracle = CorruptedOracle({one.id: tokens for one, (tokens, _) in zip(wanted, alone, strict=True)}, vocabulary, errs=0.0)
-    replies = House(model, vocabulary, pages=15, prompt_slice=64).serve([(0, one) for one in wanted], oracle, 15)
+    replies = SteppedEngine(model, vocabulary, pages=15, prompt_slice=64).serve([(0, one) for one in wanted], oracle, 15)
     assert [replies[one.id].bits for one in wanted] == alone
     assert pauses.in_prompt >= 1
 
@@ -116,9 +116,9 @@ def test_pauses_beside_kept_prompts_and_cancels_change_nothing(
 ):
     """The same conversations twice: the second time they begin from states the first has left, as far as these are still there."""
     wanted, alone = told
-    house = House(model, vocabulary, pages=PAGES)
+    stepped = SteppedEngine(model, vocabulary, pages=PAGES)
     drafts = drafting(checkpoint, model, vocabulary, drafter, PAGES)
-    keeper = Keeper(model, house.pool, house.slots, vocabulary, drafts, DRAFTERS[drafter][1])
+    keeper = Keeper(model, stepped.pool, stepped.slots, vocabulary, drafts, DRAFTERS[drafter][1])
     for turn in range(2):
         again = [request(f"{turn}-{one.id}", len(one.prompt_ids), one.max_tokens, one.sampling) for one in wanted]
         left = request(f"{turn}-left", 70, 200, SAMPLINGS[1])
@@ -129,8 +129,8 @@ def test_pauses_beside_kept_prompts_and_cancels_change_nothing(
 
 
 def test_a_paused_request_that_is_cancelled_has_the_state_it_had(model: GlmModel, vocabulary: int):
-    house = House(model, vocabulary, pages=PAGES)
-    keeper = Keeper(model, house.pool, house.slots, vocabulary, grid_tokens=0)
+    stepped = SteppedEngine(model, vocabulary, pages=PAGES)
+    keeper = Keeper(model, stepped.pool, stepped.slots, vocabulary, grid_tokens=0)
     sched, runner = keeper.scheduler, keeper.runner
     for one in conversations(SAMPLINGS[0]):
         sched.submit(one)

@@ -11,7 +11,7 @@ import torch
 from tokenizers import Tokenizer
 
 from fixtures.drafters import CorruptedOracle
-from fixtures.house import House, Tally
+from fixtures.stepped_engine import SteppedEngine, Tally
 from lockstep.cache import Sequence
 from lockstep.config.serving import DENSE_FORMS, KV_FORMS, ServingOptions
 from lockstep.core.types import EngineRequest, Sampling
@@ -45,72 +45,74 @@ def requests(tokenizer: Tokenizer) -> list[EngineRequest]:
 
 
 @pytest.fixture(scope="module", params=FORMS, ids=["-".join(pair) for pair in FORMS])
-def house(request: pytest.FixtureRequest, checkpoint: Checkpoint, tokenizer: Tokenizer) -> House:
+def stepped(request: pytest.FixtureRequest, checkpoint: Checkpoint, tokenizer: Tokenizer) -> SteppedEngine:
     dense, kv = request.param
     model = GlmModel.load(coded_weights(checkpoint, dense, "cpu"), checkpoint.config, "cpu")
-    return House(model, 1 + max(tokenizer.get_vocab().values()), kv=kv)
+    return SteppedEngine(model, 1 + max(tokenizer.get_vocab().values()), kv=kv)
 
 
 Bits = dict[str, tuple[tuple[int, ...], str]]
 
 
 @pytest.fixture(scope="module")
-def serial(house: House, requests: list[EngineRequest]) -> Bits:
-    return {one.id: house.serve([(0, one)])[one.id].bits for one in requests}
+def serial(stepped: SteppedEngine, requests: list[EngineRequest]) -> Bits:
+    return {one.id: stepped.serve([(0, one)])[one.id].bits for one in requests}
 
 
-def test_requests_together_and_staggered_have_the_bits_they_have_alone(house: House, serial: Bits, requests: list[EngineRequest]):
+def test_requests_together_and_staggered_have_the_bits_they_have_alone(stepped: SteppedEngine, serial: Bits, requests: list[EngineRequest]):
     for gap in (0, 3):
-        replies = house.serve([(gap * at, one) for at, one in enumerate(requests)])
+        replies = stepped.serve([(gap * at, one) for at, one in enumerate(requests)])
         assert {name: reply.bits for name, reply in replies.items()} == serial
 
 
-def test_drafts_change_no_bit(house: House, serial: Bits, requests: list[EngineRequest]):
+def test_drafts_change_no_bit(stepped: SteppedEngine, serial: Bits, requests: list[EngineRequest]):
     tally = Tally()
-    oracle = CorruptedOracle({name: tokens for name, (tokens, _) in serial.items()}, house.vocabulary)
-    replies = house.serve([(at, one) for at, one in enumerate(requests)], oracle, 7, (), tally)
+    oracle = CorruptedOracle({name: tokens for name, (tokens, _) in serial.items()}, stepped.vocabulary)
+    replies = stepped.serve([(at, one) for at, one in enumerate(requests)], oracle, 7, (), tally)
     assert {name: reply.bits for name, reply in replies.items()} == serial
     assert tally.partly > 2
 
 
-def test_a_prompt_in_slices_leaves_the_state_of_the_whole_prompt(house: House, requests: list[EngineRequest]):
+def test_a_prompt_in_slices_leaves_the_state_of_the_whole_prompt(stepped: SteppedEngine, requests: list[EngineRequest]):
     prompt, hashes = requests[-1].prompt_ids, set()
-    house.model.attach(house.pool, house.slots)
+    stepped.model.attach(stepped.pool, stepped.slots)
     for order, cuts in enumerate(([], [64, 192], [128, 256])):
-        house.slots.reset(order)
-        pages = random.Random(order).sample(range(house.pool.pages), 1 + len(prompt) // 64)
+        stepped.slots.reset(order)
+        pages = random.Random(order).sample(range(stepped.pool.pages), 1 + len(prompt) // 64)
         sequence = Sequence(order, pages)
         for start, end in zip([0, *cuts], [*cuts, len(prompt)], strict=True):
-            house.model.run_prompt(sequence, prompt[start:end])
-        hashes.add(house.model.state_hash(sequence))
+            stepped.model.run_prompt(sequence, prompt[start:end])
+        hashes.add(stepped.model.state_hash(sequence))
     assert len(hashes) == 1
 
 
-def test_the_hash_sees_codes_and_exponents_of_kept_rows(house: House, requests: list[EngineRequest]):
-    house.model.attach(house.pool, house.slots)
-    house.slots.reset(0)
+def test_the_hash_sees_codes_and_exponents_of_kept_rows(stepped: SteppedEngine, requests: list[EngineRequest]):
+    stepped.model.attach(stepped.pool, stepped.slots)
+    stepped.slots.reset(0)
     sequence = Sequence(0, [3])
-    house.model.run_prompt(sequence, requests[0].prompt_ids)
-    wanted = house.model.state_hash(sequence)
-    width = house.model.config.kv_lora_rank
-    last = house.pool.latents[1, 3 * 64 + len(requests[0].prompt_ids) - 1]
+    stepped.model.run_prompt(sequence, requests[0].prompt_ids)
+    wanted = stepped.model.state_hash(sequence)
+    width = stepped.model.config.kv_lora_rank
+    last = stepped.pool.latents[1, 3 * 64 + len(requests[0].prompt_ids) - 1]
     for place in {0, width - 1, min(width, len(last) - 1)}:
         kept = last[place].clone()
         last[place] += 1
-        assert house.model.state_hash(sequence) != wanted
+        assert stepped.model.state_hash(sequence) != wanted
         last[place] = kept
-    house.pool.latents[:, 3 * 64 + len(requests[0].prompt_ids) :] += 1
-    assert house.model.state_hash(sequence) == wanted
+    stepped.pool.latents[:, 3 * 64 + len(requests[0].prompt_ids) :] += 1
+    assert stepped.model.state_hash(sequence) == wanted
 
 
 def test_the_forms_are_different_references(checkpoint: Checkpoint, tokenizer: Tokenizer, requests: list[EngineRequest]):
     states, logits = set(), []
     for dense, kv in FORMS:
-        house = House(GlmModel.load(coded_weights(checkpoint, dense, "cpu"), checkpoint.config, "cpu"), 2000, slots=1, pages=8, kv=kv)
-        house.model.attach(house.pool, house.slots)
+        stepped = SteppedEngine(
+            GlmModel.load(coded_weights(checkpoint, dense, "cpu"), checkpoint.config, "cpu"), 2000, slots=1, pages=8, kv=kv
+        )
+        stepped.model.attach(stepped.pool, stepped.slots)
         sequence = Sequence(0, list(range(8)))
-        logits.append(house.model.head(house.model.run_prompt(sequence, requests[1].prompt_ids).hidden)[0])
-        states.add(house.model.state_hash(sequence))
+        logits.append(stepped.model.head(stepped.model.run_prompt(sequence, requests[1].prompt_ids).hidden)[0])
+        states.add(stepped.model.state_hash(sequence))
     assert len(states) == len(FORMS)
     distances = [float((one - logits[0]).abs().max() / logits[0].abs().max()) for one in logits]
     assert all(0 < distance < 0.25 for distance in distances[1:]), distances
@@ -121,13 +123,13 @@ def test_an_mtp_layer_coded_with_the_trunk_drafts_and_changes_no_bit(
     checkpoint: Checkpoint, tokenizer: Tokenizer, requests: list[EngineRequest], dense: str
 ):
     vocabulary = 1 + max(tokenizer.get_vocab().values())
-    house = House(GlmModel.load(coded_weights(checkpoint, dense, "cpu"), checkpoint.config, "cpu"), vocabulary, kv="fp8")
-    around = Surroundings(checkpoint, house.model, vocabulary, house.pool.pages, house.slots.slots)
+    stepped = SteppedEngine(GlmModel.load(coded_weights(checkpoint, dense, "cpu"), checkpoint.config, "cpu"), vocabulary, kv="fp8")
+    around = Surroundings(checkpoint, stepped.model, vocabulary, stepped.pool.pages, stepped.slots.slots)
     drafting = load_drafting(ServingOptions(EMBEDDED, drafter="mtp", copy_tokens=0, dense=dense, kv="fp8"), around)
     assert drafting.drafter.pool is not None
     assert drafting.drafter.pool.latents.dtype == torch.uint8
     tally = Tally()
-    drafted = house.serve([(0, one) for one in requests], drafting.drafter, drafting.max_drafts, (), tally)
+    drafted = stepped.serve([(0, one) for one in requests], drafting.drafter, drafting.max_drafts, (), tally)
     assert tally.accepted > 0
-    serial = house.serve([(0, one) for one in requests])
+    serial = stepped.serve([(0, one) for one in requests])
     assert {name: reply.bits for name, reply in drafted.items()} == {name: reply.bits for name, reply in serial.items()}

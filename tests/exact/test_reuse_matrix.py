@@ -16,8 +16,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from fixtures.house import Reply
 from fixtures.keeping import Keeper
+from fixtures.stepped_engine import Reply
 from lockstep.cache import PAGE_TOKENS, StateSlots, TokenPool
 from lockstep.cache.spill import SpillFolder
 from lockstep.config.serving import ServingOptions

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 
 from fixtures.drafters import CorruptedOracle, RandomDrafter
-from fixtures.house import House, Reply, Tally
+from fixtures.stepped_engine import Reply, SteppedEngine, Tally
 from lockstep.config.serving import ServingOptions
 from lockstep.core.types import EngineRequest, Sampling
 from lockstep.draft.loader import Surroundings, load_drafting
@@ -30,12 +30,12 @@ FORMS = {"bf16": ("bf16", "bf16"), "fp8": ("fp8", "fp8"), "q4": ("q4", "bf16")}
 
 
 @pytest.fixture(scope="module", params=FORMS)
-def house(request: pytest.FixtureRequest) -> House:
+def stepped(request: pytest.FixtureRequest) -> SteppedEngine:
     dense, kv = FORMS[request.param]
     checkpoint = Checkpoint(EMBEDDED)
     vocabulary = 1 + max(Tokenizer.from_file(str(EMBEDDED / "tokenizer.json")).get_vocab().values())
     model = GlmModel.load(coded_weights(checkpoint, dense, "cuda"), checkpoint.config, "cuda", torch.bfloat16)
-    return House(model, vocabulary, kv=kv)
+    return SteppedEngine(model, vocabulary, kv=kv)
 
 
 @pytest.fixture(scope="module")
@@ -47,45 +47,45 @@ def asked() -> list[EngineRequest]:
 
 
 @pytest.fixture(scope="module")
-def serial(house: House, asked: list[EngineRequest]) -> dict[str, Reply]:
-    return {one.id: house.serve([(0, one)])[one.id] for one in asked}
+def serial(stepped: SteppedEngine, asked: list[EngineRequest]) -> dict[str, Reply]:
+    return {one.id: stepped.serve([(0, one)])[one.id] for one in asked}
 
 
 def bits(replies: dict[str, Reply]) -> dict[str, tuple[tuple[int, ...], str]]:
     return {name: reply.bits for name, reply in replies.items()}
 
 
-def test_a_request_repeats_itself(house: House, asked: list[EngineRequest], serial: dict[str, Reply]):
+def test_a_request_repeats_itself(stepped: SteppedEngine, asked: list[EngineRequest], serial: dict[str, Reply]):
     for one in asked[:2]:
-        assert house.serve([(0, one)])[one.id].bits == serial[one.id].bits
+        assert stepped.serve([(0, one)])[one.id].bits == serial[one.id].bits
 
 
-def test_company_changes_nothing(house: House, asked: list[EngineRequest], serial: dict[str, Reply]):
-    assert bits(house.serve([(0, one) for one in asked])) == bits(serial), "together"
-    assert bits(house.serve([(3 * at, one) for at, one in enumerate(reversed(asked))])) == bits(serial), "staggered"
+def test_company_changes_nothing(stepped: SteppedEngine, asked: list[EngineRequest], serial: dict[str, Reply]):
+    assert bits(stepped.serve([(0, one) for one in asked])) == bits(serial), "together"
+    assert bits(stepped.serve([(3 * at, one) for at, one in enumerate(reversed(asked))])) == bits(serial), "staggered"
 
 
-def test_slices_of_a_prompt_change_nothing(house: House, asked: list[EngineRequest], serial: dict[str, Reply]):
-    usual, house.prompt_slice = house.prompt_slice, 64
+def test_slices_of_a_prompt_change_nothing(stepped: SteppedEngine, asked: list[EngineRequest], serial: dict[str, Reply]):
+    usual, stepped.prompt_slice = stepped.prompt_slice, 64
     try:
-        assert bits(house.serve([(0, asked[2])])) == {asked[2].id: serial[asked[2].id].bits}
+        assert bits(stepped.serve([(0, asked[2])])) == {asked[2].id: serial[asked[2].id].bits}
     finally:
-        house.prompt_slice = usual
+        stepped.prompt_slice = usual
 
 
 @pytest.mark.parametrize("name", ["random", "oracle", "mtp", "dflash2"])
-def test_drafted_equals_serial(house: House, asked: list[EngineRequest], serial: dict[str, Reply], name: str):
+def test_drafted_equals_serial(stepped: SteppedEngine, asked: list[EngineRequest], serial: dict[str, Reply], name: str):
     checkpoint, tally = Checkpoint(EMBEDDED), Tally()
-    around = Surroundings(checkpoint, house.model, house.vocabulary, house.pool.pages, house.slots.slots)
+    around = Surroundings(checkpoint, stepped.model, stepped.vocabulary, stepped.pool.pages, stepped.slots.slots)
     if name == "random":
-        drafter, most = RandomDrafter(house.vocabulary), 7
+        drafter, most = RandomDrafter(stepped.vocabulary), 7
     elif name == "oracle":
-        drafter, most = CorruptedOracle({key: reply.tokens for key, reply in serial.items()}, house.vocabulary), 15
+        drafter, most = CorruptedOracle({key: reply.tokens for key, reply in serial.items()}, stepped.vocabulary), 15
     else:
         fields = {"drafter": str(EMBEDDED / "drafter") if name == "dflash2" else name, "copy_tokens": 0}
         drafting = load_drafting(ServingOptions(EMBEDDED, device="cuda", **fields), around)  # type: ignore[arg-type]
         drafter, most = drafting.drafter, drafting.max_drafts
     for one in asked:
-        assert house.serve([(0, one)], drafter, most, tally=tally)[one.id].bits == serial[one.id].bits, f"alone {one.id}"
-    assert bits(house.serve([(0, one) for one in asked], drafter, most, tally=tally)) == bits(serial), "together"
+        assert stepped.serve([(0, one)], drafter, most, tally=tally)[one.id].bits == serial[one.id].bits, f"alone {one.id}"
+    assert bits(stepped.serve([(0, one) for one in asked], drafter, most, tally=tally)) == bits(serial), "together"
     assert tally.rounds > 0

@@ -9,7 +9,7 @@ import torch
 
 from checkpoints.__main__ import main
 from checkpoints.synthetic import ONE_OF_TWO, make_synthetic
-from fixtures.house import House
+from fixtures.stepped_engine import SteppedEngine
 from lockstep.core.types import EngineRequest, Sampling
 from lockstep.kernels import experts
 from lockstep.model.glm import GlmModel
@@ -28,7 +28,7 @@ def test_a_synthetic_checkpoint_serves_and_its_tokens_choose_different_experts(t
         return plain(x, chosen, *rest)
 
     monkeypatch.setattr(experts, "apply", watched)
-    reply = House(model, 2276).serve([(0, EngineRequest("a", tuple(range(5, 90)), Sampling(temperature=0.0), 6))])["a"]
+    reply = SteppedEngine(model, 2276).serve([(0, EngineRequest("a", tuple(range(5, 90)), Sampling(temperature=0.0), 6))])["a"]
     assert len(reply.tokens) == 6
     assert len(seen) > 20
 
