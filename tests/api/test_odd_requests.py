@@ -55,7 +55,10 @@ MISNAMED: list[tuple[str, dict[str, Any], str]] = [
     (MESSAGES, {"output_config": {"effort": "extreme"}}, "output_config.effort"),
     (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": -5}}, "thinking.budget_tokens"),
     (RESPONSES, {"reasoning": {"effort": "extreme"}}, "reasoning.effort"),
-    (RESPONSES, {"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.json_schema.schema"),
+    (RESPONSES, {"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
+    (RESPONSES, {"text": {"format": {"type": "json_schema", "name": "x", "schema": {"multipleOf": 3}}}}, "text.format.schema"),
+    (MESSAGES, {"output_config": {"format": {"type": "json_schema", "schema": {"multipleOf": 3}}}}, "output_config.format.schema"),
+    (RESPONSES, {"min_tokens": 5, "text": {"format": {"type": "json_object"}}}, "text.format"),
     (RESPONSES, {"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
     (CHAT, {"tool_choice": {"type": "allowed_tools", "tools": 5}}, "tool_choice"),
 ]
@@ -66,6 +69,12 @@ def test_a_field_is_named_as_the_client_called_it(front: Front, path: str, field
     reply = front.http.post(path, json=BODIES[path] | fields)
     assert reply.status_code == 400
     assert f"`{name}`" in reply.json()["error"]["message"]
+
+
+def test_a_conversation_that_is_too_long_is_called_as_its_dialect_calls_it(front: Front) -> None:
+    for text in ("1 " * 5000, "1 " * 500_000):
+        reply = front.http.post(RESPONSES, json={"input": text})
+        assert (reply.json()["error"]["param"], reply.json()["error"]["code"]) == ("input", "context_length_exceeded")
 
 
 @pytest.mark.parametrize(("path", "name"), [

@@ -231,7 +231,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "a reply that must not end": ({"guided_choice": ["a"], "ignore_eos": True}, "ignore_eos", "ignore_eos"),
     "a reply of at least so much": ({"guided_choice": ["a"], "min_tokens": 5}, "min_tokens", "min_tokens"),
     "a value that never ends": ({"response_format": json_schema(ENDLESS)}, "response_format", "no value ever ends"),
-    "a forced call and a form": (FORCED | {"response_format": {"type": "json_object"}}, "response_format", "tool_choice"),
+    "a forced call and a form": (FORCED | {"guided_choice": ["a"]}, "guided_choice", "tool_choice"),
     "a tool that is not offered": ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "no"}}}, "tool_choice", "no"),
     "a call of nothing": ({"tool_choice": "required"}, "tool_choice", "tools"),
     "a choice that is none": ({"tools": TOOLS, "tool_choice": "maybe"}, "tool_choice", "required"),
@@ -285,6 +285,13 @@ def test_a_named_tool_is_called_once_and_the_reply_says_so(front: Front):
             [(called, arguments)] = calls_of(found)
             assert called == name
             check_call(called, arguments)
+
+
+def test_beside_a_forced_call_the_form_of_texts_says_nothing(front: Front):
+    """Helpers of clients send both."""
+    for choice_of_tool in ("required", {"type": "function", "function": {"name": "get_weather"}}):
+        body = {"tools": TOOLS, "tool_choice": choice_of_tool, "seed": 4, "max_tokens": 300, **WILD}
+        assert choice(front, response_format=json_schema(SCHEMA), **body) == choice(front, **body)
 
 
 def test_a_forced_call_comes_behind_the_reasoning_and_streams_whole(front: Front):

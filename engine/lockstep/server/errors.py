@@ -11,6 +11,13 @@ _ANTHROPIC_TYPES = {
 }  # fmt: skip
 
 
+# Fields of chat as other dialects call them, for errors that are found once a request has become one of chat.
+_CALLED = {
+    "/v1/responses": (("`response_format.json_schema", "`text.format"), ("`response_format", "`text.format"), ("`messages`", "`input`")),
+    "/v1/messages": (("`response_format.json_schema", "`output_config.format"), ("`response_format", "`output_config.format")),
+}
+
+
 class ApiError(Exception):
     """A refusal or failure with its HTTP status. `message` says what was found, what was needed and what to change."""
 
@@ -40,7 +47,13 @@ class ApiError(Exception):
 
 def in_words_of(path: str, error: ApiError) -> dict[str, Any]:
     """The body of `error` as clients of the route at `path` read it."""
-    return error.anthropic_body() if path.startswith("/v1/messages") else error.body()
+    body = error.anthropic_body() if path.startswith("/v1/messages") else error.body()
+    told = body["error"]
+    for ours, theirs in next((pairs for begin, pairs in _CALLED.items() if path.startswith(begin)), ()):
+        told["message"] = told["message"].replace(ours, theirs)
+        if told.get("param"):
+            told["param"] = f"`{told['param']}`".replace(ours, theirs).strip("`")
+    return body
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:

@@ -22,7 +22,6 @@ _OWN = {
 # Fields of chat as they are called here, for who sent them.
 _NAMES = {
     "stop": "stop_sequences", "reasoning_effort": "output_config.effort", "thinking_budget": "thinking.budget_tokens",
-    "response_format": "output_config.format",
 }  # fmt: skip
 _KEPT_THOUGHTS = {"type": "clear_thinking_20251015", "keep": "all"}
 

@@ -69,7 +69,7 @@ def chat_form(body: ResponsesBody, earlier: Sequence[Item]) -> ChatBody:
     chat["stream"], chat["reasoning_effort"] = body.stream, (body.reasoning or {}).get("effort")
     chat["response_format"] = _format((body.text or {}).get("format"))
     chat |= {"tools": _tools(body.tools or ()) or None, "tool_choice": body.tool_choice}
-    return validate(chat, ChatBody, {"reasoning_effort": "reasoning.effort", "response_format": "text.format"})
+    return validate(chat, ChatBody, {"reasoning_effort": "reasoning.effort"})
 
 
 def _add(messages: list[dict[str, Any]], item: Item, where: str) -> None:

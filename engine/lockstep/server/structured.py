@@ -28,6 +28,8 @@ async def reply_grammar(request: Request, body: GenerationBody, in_reasoning: bo
         asked = asked_form({name: getattr(body, name) for name in FIELDS})
         form, param = asked or (None, "tools")
         if isinstance(body, ToolsBody):
+            # That field is about texts, and beside a forced call there is none.
+            form = None if body.forced_tool is not None and param == "response_format" else form
             form = await aside(request, partial(_with_calls, site, body, form))
         if form is None:
             return None
