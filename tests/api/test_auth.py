@@ -257,3 +257,20 @@ def test_a_preflight_is_answered_and_allows_nothing(auto: Front) -> None:
             assert reply.status_code == 204
             assert not any(name.startswith("access-control") for name in reply.headers)
         assert client.options("/nothing", headers=asked).status_code == 404
+
+
+def test_pages_of_named_origins_may_ask_with_a_key_and_read_refusals_and_streams(serve: Serve, tmp_path: Path) -> None:
+    page, other = "https://chat.example", "https://evil.example"
+    front = serve({"rounds": rounds("x")}, "--api-key-file", str(key_file(tmp_path)), "--cors-origin", page)
+    asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,x-stainless-os"}
+    allowed = front.http.options(CHAT, headers=asked | {"origin": page})
+    assert (allowed.status_code, allowed.headers["access-control-allow-origin"]) == (200, page)
+    assert "x-stainless-os" in allowed.headers["access-control-allow-headers"]
+    assert "access-control-allow-credentials" not in allowed.headers
+    assert "access-control-allow-origin" not in front.http.options(CHAT, headers=asked | {"origin": other}).headers
+    for sent, keyed, status in ((BODY, GOOD, 200), (BODY | {"stream": True}, GOOD, 200), ({}, GOOD, 400), (BODY, {}, 401)):
+        for origin in (page, other):
+            reply = front.http.post(CHAT, json=sent, headers=keyed | {"origin": origin})
+            assert reply.status_code == status
+            assert reply.headers.get("access-control-allow-origin") == (page if origin == page else None)
+    assert "x-request-id" in reply.headers

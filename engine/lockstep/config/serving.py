@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -54,6 +55,7 @@ class ServingOptions:
     api_key_file: Path | None = _option(None, "file with one key a line, optionally as label: key", value="F")  # noqa: RUF009
     auth: str = _option("auto", "who needs a key: auto (all but loopback peers), key (everyone) or open (nobody)", words=AUTHS)
     trusted_proxy: tuple[str, ...] = _option((), "address or network whose X-Forwarded-For is believed; may be repeated", value="ADDR")
+    cors_origin: tuple[str, ...] = _option((), "origin whose pages may ask (CORS), with a key; may be repeated", value="ORIGIN")
     state_hashes: bool = _option(False, "report the hash of each request's final state")
     device: str = _option("cpu", "cpu or cuda", words=("cpu", "cuda"))
     pool_tokens: int = _option(0, "tokens of the shared pool; 0: context * parallel", 0, 1 << 30)
@@ -99,6 +101,11 @@ class ServingOptions:
                 ipaddress.ip_network(proxy, strict=False)
             except ValueError:
                 raise OptionError(f"--trusted-proxy {proxy}; needed: an address or network, say 10.0.0.2 or 10.0.0.0/24") from None
+        for origin in self.cors_origin:
+            if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/?#@\s]+", origin):
+                raise OptionError(
+                    f"--cors-origin {origin}; needed: scheme, host and port as browsers send them, say http://10.0.0.2:3000, or *"
+                )
         if self.pool_tokens and self.pool_tokens < self.context:
             needed = f"needed: --context {self.context} or more, or a lower context"
             raise OptionError(f"--pool-tokens {self.pool_tokens} is less than one window; {needed}")
@@ -140,7 +147,8 @@ class ServingOptions:
     def from_namespace(cls, parsed: argparse.Namespace) -> ServingOptions:
         """Options of a namespace that `add_serving_flags` filled."""
         told: dict[str, Any] = {option.name: getattr(parsed, option.name) for option in fields(cls)}
-        told["trusted_proxy"] = tuple(parsed.trusted_proxy or ())
+        for name in ("trusted_proxy", "cors_origin"):
+            told[name] = tuple(told[name] or ())
         return cls(**told)
 
 

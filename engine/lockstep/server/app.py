@@ -11,6 +11,7 @@ from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -37,7 +38,12 @@ def build_app(site: Deployment) -> ASGIApp:
     app = Starlette(routes=routes, exception_handlers=shown)
     app.router.redirect_slashes = False
     app.state.deployment = site
-    return Envelope(app)
+    origins = site.options.cors_origin
+    if not origins:
+        return Envelope(app)
+    # Without credentials: pages of other sites bring their key, never a browser's cookies.
+    told = ("x-request-id", "retry-after")
+    return Envelope(CORSMiddleware(app, origins, allow_methods=("*",), allow_headers=("*",), expose_headers=told))
 
 
 def _route(described: APIRoute) -> Route:
