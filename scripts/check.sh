@@ -33,6 +33,7 @@ check 'generated files' python -m checks.documents
 check 'what tests show' python -m checks.shown
 check 'links and paths' python -m checks.links
 check 'figures' python -m checks.figures
+check 'the page on GPU speed' python bench/gpu/report.py --check
 check 'locks' python -m checks.locks
 check 'pin and patches' bash start.sh patches verify
 if ((${#failed[@]})); then
