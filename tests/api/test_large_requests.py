@@ -111,7 +111,7 @@ def test_the_largest_clip_does_not_hold_up_health_on_its_way_through_all_process
     health_while(busy, path, CHAT, 200)
 
 
-def test_long_texts_come_back_from_the_reader_as_they_were_sent() -> None:
+def test_long_texts_come_back_from_the_reader_as_they_were_sent(capfd: pytest.CaptureFixture[str]) -> None:
     texts = ["é" * (1 << 19), "a" * ((1 << 19) + 1), "\U0001f600b" * (1 << 20), "short", "a" * ((1 << 19) + 1)]
     parts = [{"type": "text", "text": text} for text in texts]
     reader = BodyReader()
@@ -123,3 +123,4 @@ def test_long_texts_come_back_from_the_reader_as_they_were_sent() -> None:
             assert [part.text for part in found if isinstance(part, TextPart)] == texts
     finally:
         reader.close()
+    assert capfd.readouterr().err == "", "what the reader says would be in the server's log"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import openai
 import pytest
@@ -91,6 +92,22 @@ def test_the_token_hash_is_that_of_the_ids_and_equal_in_both_forms(front: Front)
     assert TOKENIZER.decode(whole["prompt_token_ids"]) == "[gMASK]<sop><|user|>hi<|assistant|><think></think>"
 
 
+@pytest.mark.parametrize(("path", "body"), [("/v1/chat/completions", CHAT), ("/v1/completions", {"prompt": [[40, 41], [42]], "n": 2})])
+def test_ids_stand_where_clients_of_vllm_look_for_them(front: Front, path: str, body: dict[str, Any]) -> None:
+    asked = body | {"return_token_ids": True}
+    whole = front.http.post(path, json=asked).json()
+    prompts = [choice["prompt_token_ids"] for choice in whole["choices"]]
+    assert prompts == ([[40, 41]] * 2 + [[42]] * 2 if "prompt" in body else [whole["lockstep"]["prompt_token_ids"]])
+    assert whole["prompt_token_ids"] == prompts[0]
+    assert all(choice["token_ids"] == whole["lockstep"]["token_ids"] for choice in whole["choices"])
+    chunks = events(front.http.post(path, json=asked | {"stream": True}).text)[:-1]
+    streamed = [choice for chunk in chunks for choice in chunk["choices"] if "token_ids" in choice]
+    assert [sorted((one["index"], one["token_ids"], one["prompt_token_ids"]) for one in each) for each in (streamed, whole["choices"])] == [
+        [(at, choice["token_ids"], choice["prompt_token_ids"]) for at, choice in enumerate(whole["choices"])]
+    ] * 2
+    assert "token_ids" not in front.http.post(path, json=body).text
+
+
 def test_a_stop_string_ends_the_reply_in_both_forms(front: Front) -> None:
     body = {**CHAT, "stop": ["five"]}
     http = front.http
@@ -145,6 +162,9 @@ def test_a_request_id_comes_back_and_head_is_answered(front: Front) -> None:
     http = front.http
     assert http.get("/v1/models", headers={"x-request-id": "abc-1"}).headers["x-request-id"] == "abc-1"
     assert http.get("/nowhere").headers["x-request-id"]
+    for stream in (False, True):
+        http.post("/v1/chat/completions", json=CHAT | {"stream": stream}, headers={"x-request-id": f"mine-{stream}"})
+        assert f"x-request-id mine-{stream}\n" in front.log.read_text()
     head = http.head("/health")
     assert (head.status_code, head.content) == (200, b"")
 
@@ -164,6 +184,8 @@ def test_metrics_carry_both_prefixes_and_move_with_requests(front: Front) -> Non
     assert (
         after['vllm:time_to_first_token_seconds_count{model_name="glm-5.3-flash"}'] == after["lockstep_time_to_first_token_seconds_count"]
     )
+    assert after["lockstep_request_most_tokens_sum"] > before["lockstep_request_most_tokens_sum"]
+    assert after["lockstep_request_inference_seconds_count"] == before["lockstep_request_inference_seconds_count"] + 1
     assert {"lockstep_requests_running", 'vllm:num_requests_running{model_name="glm-5.3-flash"}'} <= set(after)
     assert not any(name.endswith("_created") for name in after)
 

@@ -21,6 +21,7 @@ import lockstep
 from lockstep.server import chat, completions, health, messages, metrics, models, page, responses, tokenize
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.errors import ApiError, failed, in_words_of
+from lockstep.server.generation import REQUEST_ID
 from lockstep.server.messages_form import MessagesBody
 from lockstep.server.responses_form import ResponsesBody
 from lockstep.server.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
@@ -119,6 +120,7 @@ class Envelope:
             return
         offered = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         request_id = offered if _REQUEST_ID.fullmatch(offered) else secrets.token_hex(8).encode()
+        REQUEST_ID.set(request_id.decode("ascii"))
         is_head = scope["method"] == "HEAD"
         inner = {**scope, "method": "GET"} if is_head else scope
         if scope["method"] == "POST":

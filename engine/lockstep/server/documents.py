@@ -42,10 +42,11 @@ _Message = _shape(
     "ReplyMessage", "`content` is null if the reply holds calls only.", role=Literal["assistant"], content=_TEXT,
     reasoning_content=_maybe(str), tool_calls=_maybe(list[_Call]),
 )  # fmt: skip
-_Choice = _shape("Choice", index=int, logprobs=_OBJECT | None)
+_IDS = _maybe(list[int])
+_Choice = _shape("Choice", index=int, logprobs=_OBJECT | None, prompt_token_ids=_IDS, token_ids=_IDS)
 _ChatChoice = _shape("ChatChoice", base=_Choice, message=_Message, finish_reason=Literal["stop", "length", "tool_calls"])
 _TextChoice = _shape("TextChoice", base=_Choice, text=str, finish_reason=Literal["stop", "length"])
-_Completion = _shape("Completion", id=str, created=int, model=str, usage=_Usage, lockstep=_Figures)
+_Completion = _shape("Completion", id=str, created=int, model=str, usage=_Usage, lockstep=_Figures, prompt_token_ids=_IDS)
 ChatCompletion = _shape("ChatCompletion", base=_Completion, object=Literal["chat.completion"], choices=list[_ChatChoice])
 TextCompletion = _shape("TextCompletion", base=_Completion, object=Literal["text_completion"], choices=list[_TextChoice])
 MessageReply = _shape(

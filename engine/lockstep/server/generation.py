@@ -8,6 +8,7 @@ import struct
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -28,6 +29,9 @@ TOP_K = 20
 GREEDY_BELOW = 1e-4
 # Who has begun to answer asks again so often where the queue is full.
 AGAIN_S = 0.2
+
+# The `x-request-id` of the request that is served.
+REQUEST_ID = ContextVar("request_id", default="-")
 
 log = logging.getLogger("lockstep.server")
 
@@ -313,13 +317,15 @@ class Generation:
             meters.observe("total_s", spent_s)
             for key in ("queued_s", "prefill_s", "decode_s"):
                 meters.observe(key, getattr(self._engine_usage, key))
+            meters.observe("inference_s", self._engine_usage.prefill_s + self._engine_usage.decode_s)
+            meters.observe("most_tokens", self.request.max_tokens)
             meters.observe("prompt_tokens", len(self.request.prompt_ids))
             meters.observe("reply_tokens", len(self.text.tokens))
         elif status == "cancelled":
             meters.count("left")
         log.info(
-            "%s %s %s: prompt %d, reply %d tokens, %s, %.3f s",
-            self.request.id, self._route, status, len(self.request.prompt_ids), len(self.text.tokens), self.finish_reason or "-", spent_s,
+            "%s %s %s: prompt %d, reply %d tokens, %s, %.3f s, x-request-id %s", self.request.id, self._route, status,
+            len(self.request.prompt_ids), len(self.text.tokens), self.finish_reason or "-", spent_s, REQUEST_ID.get(),
         )  # fmt: skip
 
     def figures(self, with_ids: bool) -> dict[str, Any]:

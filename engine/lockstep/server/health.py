@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request
 import lockstep
 from lockstep.channel.client import EngineState
 from lockstep.core.messages import Ready, Snapshot
+from lockstep.server.connection import MAX_CONNECTIONS
 from lockstep.server.deployment import Deployment, deployment
 from lockstep.server.documents import Health, Readiness, Version, errors
 from lockstep.server.stream import Json
@@ -82,12 +83,18 @@ def _facts(site: Deployment) -> dict[str, Any]:
         "uptime_s": round(time.monotonic() - site.started_s, 3),
         "context_length": site.context,
         "draining": site.draining,
+        "limits": _limits(site),
         "vision": {"enabled": site.media is not None, "sandbox": site.media.level if site.media else ""},
     }
     facts["recent_errors"] = list(reversed(site.errors))
     if site.status != "ok":
         facts["cause"] = _reason(site)
     return facts | _engine_facts(site)
+
+
+def _limits(site: Deployment) -> dict[str, int]:
+    queued = {"queued": site.options.max_queued, "queued_tokens": site.options.max_queued_tokens}
+    return {"connections": MAX_CONNECTIONS, "body_bytes": site.body_bytes} | queued
 
 
 def _engine_facts(site: Deployment) -> dict[str, Any]:

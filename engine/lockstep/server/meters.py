@@ -93,8 +93,10 @@ TIMINGS = {
     "queued_s": Timing("request_queue_seconds", "In the engine's queue.", SECONDS, "request_queue_time_seconds"),
     "prefill_s": Timing("request_prefill_seconds", "In the prompt.", SECONDS, "request_prefill_time_seconds"),
     "decode_s": Timing("request_decode_seconds", "In the reply.", SECONDS, "request_decode_time_seconds"),
+    "inference_s": Timing("request_inference_seconds", "In prompt and reply.", SECONDS, "request_inference_time_seconds"),
     "prompt_tokens": Timing("request_prompt_tokens", "Prompt tokens of a request.", TOKENS, "request_prompt_tokens"),
     "reply_tokens": Timing("request_generation_tokens", "Reply tokens of a request.", TOKENS, "request_generation_tokens"),
+    "most_tokens": Timing("request_most_tokens", "Reply tokens a request may have.", TOKENS, "request_max_num_generation_tokens"),
 }
 
 

@@ -1,4 +1,4 @@
-"""The process that reads large bodies: `python -m lockstep.server.reader`, and the front's end of it. Knows no endpoint.
+"""The process that reads large bodies, `main` in a Python of its own, and the front's end of it. Knows no endpoint.
 
 Reading megabytes of JSON holds the interpreter for a long time; done elsewhere, health and running streams do not feel it. In: pairs of
 frames, the name of a model and a body. Out: one frame each, a pickled model or what a client is told, then its long texts, a frame for
@@ -79,7 +79,7 @@ class BodyReader:
 
 def _start() -> subprocess.Popen[bytes]:
     environment = os.environ | {"PYTHONPATH": str(Path(lockstep.__file__).parents[1])}
-    command = [sys.executable, "-P", "-m", "lockstep.server.reader"]
+    command = [sys.executable, "-P", "-c", "from lockstep.server.reader import main; main()"]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
 
@@ -154,7 +154,3 @@ def _frame(source: IO[bytes]) -> bytes:
     if len(header) < _LENGTH_BYTES or len(data) < length:
         raise EOFError
     return data
-
-
-if __name__ == "__main__":
-    main()

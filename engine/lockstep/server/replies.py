@@ -100,9 +100,10 @@ async def whole_reply(generations: Sequence[Generation], dialects: Sequence[Dial
         for voice, said in zip(voices, deltas, strict=True):
             choice = voice.dialect.whole(joined(said), voice.generation.finish_reason)
             choice["logprobs"] = voice.dialect.logprobs([*voice.prompt_rows(), *voice.generation.fresh()])
-            choices.append(choice)
+            choices.append(choice | _ids(voice.generation, body))
         figures = _figures(generations, bool(body.return_token_ids))
-        return Json(head | {"choices": choices, "usage": usage_of(generations), "lockstep": figures})
+        reply = head | {"choices": choices, "usage": usage_of(generations), "lockstep": figures}
+        return Json(reply | _prompt_ids(generations[0], body))
 
     return await aside(sum(voice.tokens for voice in voices) * TOKEN_BYTES, told)
 
@@ -131,8 +132,18 @@ def _closing(voice: Voice, head: dict[str, Any], body: GenerationBody) -> list[b
     opening = voice.chunks(Delta())
     closing = dialect.closing(generation.finish_reason)
     closing["logprobs"] = dialect.logprobs(generation.fresh())
-    figures = generation.figures(bool(body.return_token_ids))
-    return [sse(head | {"choices": [choice]}) for choice in opening] + [sse(head | {"choices": [closing], "lockstep": figures})]
+    told = {"choices": [closing | _ids(generation, body)], "lockstep": generation.figures(bool(body.return_token_ids))}
+    return [sse(head | {"choices": [choice]}) for choice in opening] + [sse(head | told | _prompt_ids(generation, body))]
+
+
+def _prompt_ids(generation: Generation, body: GenerationBody) -> dict[str, Any]:
+    """Where vLLM has them, if they were asked for."""
+    return {"prompt_token_ids": list(generation.request.prompt_ids)} if body.return_token_ids else {}
+
+
+def _ids(generation: Generation, body: GenerationBody) -> dict[str, Any]:
+    """Those of a choice."""
+    return _prompt_ids(generation, body) | {"token_ids": list(generation.text.tokens)} if body.return_token_ids else {}
 
 
 def _voices(generations: Sequence[Generation], dialects: Sequence[Dialect]) -> list[Voice]:

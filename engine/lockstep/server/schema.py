@@ -148,7 +148,7 @@ class GenerationBody(Body):
         allow_inf_nan=False,
         description="Seconds from arrival. Then a reply that has begun ends with `length`; one that has not is a 504.",
     )
-    return_token_ids: StrictBool | None = Field(None, description="Adds the ids of prompt and reply to the `lockstep` block.")
+    return_token_ids: StrictBool | None = Field(None, description="Adds the ids of prompt and reply, in `lockstep` and as vLLM has them.")
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: Schema | None = None
