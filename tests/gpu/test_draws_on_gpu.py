@@ -8,63 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from lockstep.core.types import Sampling
+from fixtures.draw_cases import DRAWN, GREEDY, MODES, plain, request, shapes
 from lockstep.run.draws import Draws
-from lockstep.run.sampler import History, RowRequest, SamplingError, choose, logprob
+from lockstep.run.sampler import RowRequest, SamplingError, logprob
 
 pytestmark = pytest.mark.gpu
 SIZES = {"real": (154880, 154880), "embedded": (2276, 2304)}
-GREEDY, DRAWN = Sampling(temperature=0.0), Sampling(temperature=1.0, top_k=0, top_p=1.0)
-MODES = {
-    "greedy": GREEDY,
-    "full vocabulary": DRAWN,
-    "cold": replace(DRAWN, temperature=1e-6),
-    "colder than a float": replace(DRAWN, temperature=1e-320),
-    "hot": replace(DRAWN, temperature=100.0),
-    "top_k": replace(DRAWN, top_k=20),
-    "top_k of one": replace(DRAWN, top_k=1),
-    "top_k of many": replace(DRAWN, top_k=70000),
-    "top_p": replace(DRAWN, top_p=0.95),
-    "top_p of nothing": replace(DRAWN, top_p=0.0),
-    "top_p of nearly all": replace(DRAWN, top_p=1 - 1e-9, temperature=2.0),
-    "min_p": replace(DRAWN, min_p=0.05),
-    "all cuts": replace(DRAWN, temperature=0.7, top_k=300, top_p=0.9, min_p=0.01),
-    "penalties": replace(DRAWN, presence_penalty=0.7, frequency_penalty=0.3, repetition_penalty=1.3, top_p=0.9),
-    "greedy penalties": replace(GREEDY, presence_penalty=-0.5, frequency_penalty=1.9, repetition_penalty=0.6),
-    "biases": replace(DRAWN, logit_bias=((3, 4.5), (5, -100.0), (5, 3.0), (2000, 2.25)), top_k=50),
-}
-
-
-def shapes(vocabulary: int, width: int) -> dict[str, Tensor]:
-    """Rows `[width]` of different kinds; only the first `vocabulary` ids may ever come out."""
-    draw = torch.Generator().manual_seed(vocabulary)
-    normal = torch.randn(width, generator=draw)
-    found = {
-        "normal": normal,
-        "wide": normal * 8,
-        "narrow": normal * 0.05 + 7,
-        "ties": (normal * 2).round(),
-        "equal": torch.full((width,), -3.5),
-        "zeros of both signs": torch.where(normal > 0, 0.0, -0.0),
-        "one far ahead": normal.index_fill(0, torch.tensor([vocabulary - 1]), 80.0),
-        "holes": normal.masked_fill(normal < 1.5, -torch.inf),
-        "huge": normal * 1e30,
-    }
-    for row in found.values():
-        row[vocabulary:] = 1e38
-    return found
-
-
-def request(how: Sampling, position: int, vocabulary: int, **more: object) -> RowRequest:
-    history = History(range(0, vocabulary, 7), vocabulary) if how.has_penalties else None
-    for token in (1, 1, 1, 8, 14, vocabulary - 1):
-        if history:
-            history.add(token)
-    return RowRequest(replace(how, seed=2**64 - position), position, history=history, **more)  # type: ignore[arg-type]
-
-
-def plain(logits: Tensor, row: RowRequest, vocabulary: int) -> int:
-    return choose(logits[:vocabulary].float().numpy(), row)
 
 
 @pytest.fixture(scope="module", params=SIZES)

@@ -10,7 +10,9 @@ import torch
 from fixtures import cuda_attention as attention
 from fixtures import cuda_products as products
 from fixtures.cuda_bench import Bench
+from fixtures.draw_cases import MODES, plain, request, shapes
 from fixtures.host_cuda import standing_in
+from lockstep.run.draws import Draws
 
 pytestmark = pytest.mark.compiler
 torch.set_num_threads(1)
@@ -53,9 +55,26 @@ CHECKS: dict[str, Check] = {
     "attention of a prompt, coded": lambda bench: attention.attention_of_a_prompt(bench, 32, 128, 64, True),
     "pools of a prompt": lambda bench: attention.pools_of_a_prompt(bench, 8, 32, 64, False),
     "pools of a prompt, coded": lambda bench: attention.pools_of_a_prompt(bench, 16, 64, 64, True),
+    "pools of a step": lambda bench: attention.pools_of_a_step(bench, 600, False),
+    "pools of a step, coded": lambda bench: attention.pools_of_a_step(bench, 600, True),
 }
 
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_values_and_rows_that_do_not_see_each_other(bench: Bench, name: str):
     CHECKS[name](bench)
+
+
+def test_the_sampler_draws_the_ids_of_the_plain_one(bench: Bench):
+    vocabulary, width = 600, 608
+    draws, rows = Draws(vocabulary, 16, bench.device), list(shapes(vocabulary, width).values())
+    logits = torch.stack([rows[at % len(rows)] for at in range(len(MODES))]).bfloat16()
+    asked = [request(how, 7 * at, vocabulary) for at, how in enumerate(MODES.values())]
+    draws.ask(asked)
+    draws.sampler.launch(logits)
+    whole = draws.read()
+    assert whole == [plain(row, one, vocabulary) for row, one in zip(logits, asked, strict=True)]
+    part = slice(3, 8)
+    draws.ask(asked[part])
+    draws.sampler.launch(logits[part].contiguous())
+    assert draws.read() == whole[part]
