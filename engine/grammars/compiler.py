@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 import os
 import sys
 from pathlib import Path
@@ -48,7 +47,8 @@ class GrammarCompiler:
 
     async def compile(self, form: Form) -> tuple[str, bytes]:
         """Digest of `form` and its compiled grammar. Raises GrammarError for one that cannot be used, CompilerBusy, CompilerFault."""
-        told = json.dumps(form).encode()
+        # Ten times as fast as the standard library, which would hold up the event loop over a thousand tools.
+        told = msgspec.json.encode(form)
         digest = hashlib.sha256(told).hexdigest()[:16]
         if (known := self._kept.get(digest)) is not None:
             return digest, known

@@ -72,7 +72,17 @@ SERVED: dict[str, tuple[str, dict[str, Any]]] = {
     "ids that come back": ("/v1/completions", {"prompt": IDS, "max_tokens": 1, "echo": True, "return_token_ids": True}),
     "logarithms of a prompt": ("/v1/completions", {"prompt": IDS[:20_000], "max_tokens": 1, "echo": True, "logprobs": 5, "stream": True}),
     "many prompts": ("/v1/completions", {"prompt": ["hello there " * 20] * 60, "max_tokens": 1}),
+    "ids to read": ("/detokenize", {"tokens": [40 + at % 500 for at in range(700_000)]}),
     "tokens and their texts": ("/tokenize", {"prompt": "hello world <x> 12 " * 20_000, "return_token_strs": True}),
+}  # fmt: skip
+
+
+# Five hundred tools, whose form is some megabytes, and one picture far too large, in the words of a dialect.
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "hundreds of tools to choose from": (CHAT, BODY | {"tool_choice": "required", "tools": [
+        {"type": "function", "function": PLAIN_TOOL["function"] | {"name": f"f{at}"}} for at in range(500)]}),
+    "a picture in a block": ("/v1/messages", {"max_tokens": 5, "messages": [{"role": "user", "content": [
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXELS * 3}}]}]}),
 }  # fmt: skip
 
 
@@ -99,6 +109,13 @@ def test_what_is_large_and_served_does_not_hold_up_health_either(busy: Front, tm
     path, (route, body) = tmp_path / "body.json", SERVED[name]
     path.write_text(json.dumps(body))
     health_while(busy, path, route, 200)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_large_and_refused_late_does_not_hold_up_health_either(busy: Front, tmp_path: Path, name: str) -> None:
+    path, (route, body) = tmp_path / "body.json", REFUSED[name]
+    path.write_text(json.dumps(body))
+    health_while(busy, path, route, 400)
 
 
 def test_the_largest_clip_does_not_hold_up_health_on_its_way_through_all_processes(busy: Front, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ async def _reply(request: Request, site: Deployment, body: CompletionBody) -> Re
 
 async def _prompt_ids(request: Request, site: Deployment, prompt: str | list[int]) -> list[int]:
     if isinstance(prompt, list):
-        check_ids(site, prompt, "prompt")
+        await aside(request, partial(check_ids, site, prompt, "prompt"))
         return prompt
     return await tokenised(request, lambda: site.tokenizer.encode(prompt, site.context), "prompt", site.context)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import Field, StrictBool
 
+from lockstep.media.limits import LIMITS
 from lockstep.server.body import validate
 from lockstep.server.errors import refuse
 from lockstep.server.schema import HEARD, MAX_TOKEN_ID, Body, ChatBody
@@ -128,6 +129,8 @@ def _part(block: Any, where: str) -> dict[str, Any]:
     source = block.get("source")
     match source:
         case {"type": "base64", "media_type": str(kind), "data": str(data)}:
+            if len(data) > LIMITS["picture"].file_bytes * 3 // 2:
+                refuse(where, f"has more than {LIMITS['picture'].file_bytes} bytes; needed: a smaller picture")
             url = f"data:{kind};base64,{data}"
         case {"type": "url", "url": str(url)}:
             pass

@@ -61,5 +61,9 @@ async def detokenize(request: Request) -> Json:
     site = deployment(request)
     body = await read_model(request, DetokenizeBody)
     site.require_model(body.model)
-    check_ids(site, body.tokens, "tokens")
-    return Json({"prompt": await aside(request, lambda: site.tokenizer.decode(body.tokens))})
+
+    def text() -> str:
+        check_ids(site, body.tokens, "tokens")
+        return site.tokenizer.decode(body.tokens)
+
+    return Json({"prompt": await aside(request, text)})
