@@ -16,6 +16,6 @@ Progress is one line a launch. The last line is a JSON object: `{"table": FILE, 
 `{"table": FILE, "complete": false, "cause": "..."}`. Exit status: 0 the table is complete; 2 a word of the command line is wrong; 3 the
 model or the device cannot be used; 5 a kernel does not compile or run, the lines before the last are the compiler's own words.
 
-A candidate counts only if its bits equal the default's on every seed, at the lowest and the highest number of rows, in buffers poisoned
-with NaN. It wins if it is faster than the default by 2 % and by more than the spread of both.
+A candidate counts only if its registers hold all it needs and its bits equal the default's on every seed, at the lowest and the highest
+number of rows, in buffers poisoned with NaN. It wins if it is faster than the default by 2 % and by more than the spread of both.
 """

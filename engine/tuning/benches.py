@@ -1,8 +1,10 @@
 """The launches that can be chosen, each with inputs of its own: what it runs on, what may be tried, how long it takes."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -20,11 +22,21 @@ from tuning.search import Bench, Timing, timing_of
 TURN_BYTES, MOST_TURNS = 256 << 20, 32
 REPEATS = 9
 SLOTS, EXPERTS = 8, 288
+_SPILLS = re.compile(r"(\d+) bytes spill stores")
 
 
 def generator(device: torch.device, seed: int) -> torch.Generator:
     """A source of inputs."""
     return torch.Generator(device).manual_seed(seed)
+
+
+def _compiled(source: Path, macros: cuda.Macros, device: torch.device, shared: dict[str, int]) -> str:
+    """Why what the compiler made is not to run, empty if it is: then it is there from now on."""
+    spilled = max(map(int, _SPILLS.findall(cuda.compile_source(source, macros, cuda.target(device))[1])), default=0)
+    if spilled:
+        return f"spills {spilled} bytes a thread"
+    cuda.load(source, macros, device, shared)
+    return ""
 
 
 class _Measured:
@@ -75,10 +87,10 @@ class DenseBench(_Measured):
         whole = all(told[f"N{at}"] % (rows.STRIP * strips) == 0 for at in range(rows.MOST_PARTS))
         return whole and (strips == 2 or not told["PAIRED"])
 
-    def compile(self, configuration: Configuration) -> None:
+    def compile(self, configuration: Configuration) -> str:
         """See `Bench`."""
         found = {**self._told, **configuration}
-        cuda.load(rows.SOURCE, found, self.device, {"rows_product": rows.shared_bytes(found)})
+        return _compiled(rows.SOURCE, found, self.device, {"rows_product": rows.shared_bytes(found)})
 
     def run(self, configuration: Configuration, seed: int, rows: int) -> Tensor:
         """See `Bench`."""
@@ -98,9 +110,12 @@ class DenseBench(_Measured):
     @lru_cache(maxsize=8)  # noqa: B019
     def _drawn(self, seed: int, count: int) -> tuple[Tensor, rows.Coded | None]:
         told = self._told
-        size = (count, told["HEADS"], told["K"]) if told["HEADS"] > 1 else (count, told["K"])
-        x = torch.randn(*size, generator=generator(self.device, seed), device=self.device).bfloat16()
-        return x, rows.encode(x) if any(told[f"FORM{at}"] == rows.FORMS.index("fp8") for at in range(rows.MOST_PARTS)) else None
+        # Rows lie as far apart as in the case, which heads of a wider row do.
+        wide = torch.randn(count, told["FROM"], generator=generator(self.device, seed), device=self.device).bfloat16()
+        x = wide[:, : told["HEADS"] * told["K"]]
+        x = x.unflatten(1, (told["HEADS"], -1)) if told["HEADS"] > 1 else x
+        coded = rows.FORMS.index("fp8") in (told[f"FORM{at}"] for at in range(rows.MOST_PARTS))
+        return x, rows.encode(x.contiguous()) if coded else None
 
     def _made(self, seed: int) -> list[RowMatrix]:
         told, draw = self._told, generator(self.device, seed)
@@ -137,10 +152,10 @@ class ExpertsBench(_Measured):
         """Its shared memory fits a block, and all blocks of a processor its registers."""
         return _launch(configuration).shared_bytes <= cuda.MOST_SHARED_BYTES
 
-    def compile(self, configuration: Configuration) -> None:
+    def compile(self, configuration: Configuration) -> str:
         """See `Bench`."""
         launch = _launch(configuration)
-        cuda.load(grouped.SOURCE, self._shape.macros(launch, self._codebook), self.device, {"product": launch.shared_bytes})
+        return _compiled(grouped.SOURCE, self._shape.macros(launch, self._codebook), self.device, {"product": launch.shared_bytes})
 
     def run(self, configuration: Configuration, seed: int, rows: int) -> Tensor:
         """See `Bench`."""

@@ -35,8 +35,8 @@ class Bench(Protocol):
         """False for a point of the space that this launch cannot run with."""
         ...
 
-    def compile(self, configuration: Configuration) -> None:
-        """Compile it; raises the compiler's error. May be called from several threads."""
+    def compile(self, configuration: Configuration) -> str:
+        """Compile it; why it is not to run, empty if it may. Raises the compiler's error. May be called from several threads."""
         ...
 
     def run(self, configuration: Configuration, seed: int, rows: int) -> Tensor:
@@ -71,13 +71,13 @@ def search(bench: Bench, default: Configuration, candidates: Sequence[Configurat
     Raises what `Bench.compile` raises for the first configuration that does not compile.
     """
     with ThreadPoolExecutor(COMPILERS) as compilers:
-        list(compilers.map(bench.compile, (default, *candidates)))
+        _, *refusals = compilers.map(bench.compile, (default, *candidates))
     asked = [(seed, rows) for seed in bench.seeds for rows in sorted(set(bench.rows))]
     wanted = {one: _run(bench, default, *one) for one in asked}
     refused, timed = [], []
     own = bench.time(default)
-    for candidate in candidates:
-        reason = next((why for one in asked if (why := _difference(wanted[one], _run(bench, candidate, *one), *one))), "")
+    for candidate, refusal in zip(candidates, refusals, strict=True):
+        reason = refusal or next((why for one in asked if (why := _difference(wanted[one], _run(bench, candidate, *one), *one))), "")
         if reason:
             refused.append(Refused(dict(candidate), reason))
         else:

@@ -3,7 +3,7 @@
 import importlib
 import json
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +36,7 @@ class Stand:
     wrong: dict[int, tuple[int, int]] = field(default_factory=dict)
     lazy: frozenset[int] = frozenset()
     broken: frozenset[int] = frozenset()
+    spilling: frozenset[int] = frozenset()
     spread: float = 0.001
     seeds: Sequence[int] = (1, 2)
     rows: tuple[int, int] = (1, 8)
@@ -44,9 +45,10 @@ class Stand:
     def allowed(self, configuration: Configuration) -> bool:
         return configuration["tile"] != 9
 
-    def compile(self, configuration: Configuration) -> None:
+    def compile(self, configuration: Configuration) -> str:
         if configuration["tile"] in self.broken:
             raise RuntimeError('kernel.cu(3): error: identifier "y" is undefined')
+        return "spills 8 bytes a thread" if configuration["tile"] in self.spilling else ""
 
     def run(self, configuration: Configuration, seed: int, rows: int) -> Tensor:
         out = torch.empty(rows, 4)
@@ -87,6 +89,14 @@ def test_one_that_leaves_memory_unwritten_is_refused():
         assert torch.empty(3).isnan().all()
 
 
+def test_one_that_the_compiler_had_no_registers_for_is_refused_unrun():
+    bench = Stand({1: 10.0}, spilling=frozenset({2}))
+    found = search(bench, DEFAULT, choices(2))
+    assert found.configuration == DEFAULT
+    assert found.refused[0].reason == "spills 8 bytes a thread"
+    assert 2 not in bench.timed
+
+
 def test_a_gain_below_two_percent_or_below_the_spread_is_none():
     assert search(Stand({1: 100.0, 2: 98.5}), DEFAULT, choices(2)).configuration == DEFAULT
     assert search(Stand({1: 100.0, 2: 90.0}, spread=0.2), DEFAULT, choices(2)).configuration == DEFAULT
@@ -104,14 +114,11 @@ def test_points_are_those_of_the_space_that_are_allowed():
 
 
 @pytest.fixture
-def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tuned:
-    monkeypatch.setattr(tuned, "KERNELS", tuned.KERNELS)
+def kernel(tmp_path: Path) -> Iterator[Tuned]:
     source = tmp_path / "made.cu"
     source.write_text("one")
-    made = Tuned("made", source, {"tile": (1, 2)})
-    monkeypatch.delitem(tuned.KERNELS, "made")
-    monkeypatch.setitem(tuned.KERNELS, "made", made)
-    return made
+    yield Tuned("made", source, {"tile": (1, 2)})
+    del tuned.KERNELS["made"]
 
 
 def test_every_space_can_be_searched():
