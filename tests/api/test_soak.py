@@ -12,7 +12,7 @@ from fixtures.fronts import Front, end_front, start_embedded
 from fixtures.soaking import CHAT, FLAGS, SLOTS, Soak, asked_again, footprint, idle, lost_slots
 
 SECONDS, CLIENTS, AGAIN = 10.0, 20, 5
-KINDS = ("whole 200", "stream 200", "left stream 200", "cancelled", "too long 400", "tool 200")
+KINDS = ("whole 200", "stream 200", "left stream 200", "cancelled", "too long 400", "tool 200", "echo 200")
 # A server that has served a while may still fill its caches; one that leaks a request's memory takes more.
 GROWTH_MIB = 64
 
