@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ import torch
 from fixtures import cuda_attention as attention
 from fixtures import cuda_products as products
 from fixtures.cuda_bench import Bench
+from fixtures.cuda_model import Memory, slices_and_steps_change_no_bit
 from fixtures.draw_cases import MODES, plain, request, shapes
-from fixtures.host_cuda import standing_in
+from fixtures.host_cuda import standing_in, standing_in_for_models
 from lockstep.run.draws import Draws
 
 pytestmark = pytest.mark.compiler
@@ -78,3 +80,9 @@ def test_the_sampler_draws_the_ids_of_the_plain_one(bench: Bench):
     draws.ask(asked[part])
     draws.sampler.launch(logits[part].contiguous())
     assert draws.read() == whole[part]
+
+
+def test_slices_and_steps_of_a_model_change_no_bit(tmp_path: Path):
+    plain = Memory(Bench("cpu"), "fp8").prompt(4096)
+    with standing_in_for_models(tmp_path, "sm_120"):
+        slices_and_steps_change_no_bit(Bench("cpu"), "fp8", plain)
