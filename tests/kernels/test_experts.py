@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fixtures import float64
 from lockstep.kernels import experts
 from lockstep.kernels.exl3 import Exl3Matrix, decode_outer
 from lockstep.kernels.router import route
@@ -44,16 +45,6 @@ def plain(matrices: list[Exl3Matrix]) -> list[Tensor]:
     return [decode_outer(m.trellis, m.suh, m.svh, m.codebook).T for m in matrices]
 
 
-def published(x: Tensor, chosen: Tensor, weights: Tensor, kinds: list[list[Tensor]], limit: float) -> Tensor:
-    total = torch.zeros(len(chosen), D, dtype=torch.float64)
-    for row, slot in ((r, s) for r in range(len(chosen)) for s in range(chosen.shape[1])):
-        gate, up, down = (kind[int(chosen[row, slot])].double() for kind in kinds)
-        value = x[row].double()
-        low, high = (gate @ value).clamp(max=limit), (up @ value).clamp(-limit, limit)
-        total[row] += weights[row, slot].double() * (down @ (low * torch.sigmoid(low) * high))
-    return total
-
-
 def company(rows: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, D, generator=draw)
@@ -65,7 +56,7 @@ def test_dense_experts_have_the_formulas_values() -> None:
     kinds = [[w.float() for w in plain(kind)] for kind in coded()]
     x, chosen, weights = company(24, 1)
     found = experts.apply(x, chosen, weights, experts.pack_dense(*kinds), 3.0)
-    wanted = published(x, chosen, weights, kinds, 3.0)
+    wanted = float64.experts(x, chosen, weights, [torch.stack(kind) for kind in kinds], 3.0)
     assert (found - wanted).abs().max() <= 1e-5 * wanted.abs().max()
 
 
@@ -73,7 +64,7 @@ def test_coded_experts_have_the_values_of_their_expanded_weights_up_to_the_half_
     matrices = coded()
     x, chosen, weights = company(24, 1)
     found = experts.apply(x, chosen, weights, experts.pack_exl3(*matrices), 3.0)
-    wanted = published(x, chosen, weights, [plain(kind) for kind in matrices], 3.0)
+    wanted = float64.experts(x, chosen, weights, [torch.stack(plain(kind)) for kind in matrices], 3.0)
     assert (found - wanted).norm() <= 2e-3 * wanted.norm()
 
 

@@ -1,4 +1,4 @@
-"""Hyper-connection mixes against the published formulas in float64, written out with loops."""
+"""Hyper-connection mixes against the published formulas in float64, rows that do not see each other, and the check at load."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fixtures import float64
 from lockstep.kernels.hyper_connection import collapse, host, merge, ref, site, split
 
 torch.set_num_threads(1)
@@ -19,27 +20,13 @@ def parameters() -> tuple[Tensor, Tensor, Tensor]:
     return torch.randn(24, H * D, generator=draw) * 0.1, torch.randn(3, generator=draw), torch.randn(24, generator=draw)
 
 
-def published(streams: Tensor, fn: Tensor, scale: Tensor, base: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    s, fn, scale, base = streams.double(), fn.double(), scale.double(), base.double()
-    flat = s.flatten(1)
-    y = (flat / (flat.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()) @ fn.T
-    pre = torch.sigmoid(y[:, :4] * scale[0] + base[:4]) + 1e-6
-    post = 2 * torch.sigmoid(y[:, 4:8] * scale[1] + base[4:8])
-    comb = torch.softmax((y[:, 8:] * scale[2] + base[8:]).view(-1, 4, 4), -1) + 1e-6
-    comb = comb / (comb.sum(1, keepdim=True) + 1e-6)
-    for _ in range(19):
-        comb = comb / (comb.sum(2, keepdim=True) + 1e-6)
-        comb = comb / (comb.sum(1, keepdim=True) + 1e-6)
-    return (pre.unsqueeze(-1) * s).sum(1), post, comb
-
-
 @pytest.mark.parametrize("rows", [8, 24, 64])
 @pytest.mark.parametrize("on_host", [True, False])
 def test_split_has_the_published_values(rows: int, on_host: bool) -> None:
     at = site(*(fn_scale_base := parameters()), 1e-6, 1e-5, 20)
     at = at if on_host else replace(at, host=None)
     streams = torch.randn(rows, H, D)
-    for found, wanted in zip(split(streams, at), published(streams, *fn_scale_base), strict=True):
+    for found, wanted in zip(split(streams, at), float64.hyper_connection(streams, *fn_scale_base, 1e-6, 1e-5, 20), strict=True):
         assert torch.allclose(found.double(), wanted, atol=2e-6)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fixtures.float64 import delta_rule
 from lockstep.kernels import kda
 
 torch.set_num_threads(1)
@@ -21,17 +22,6 @@ def rows(count: int, seed: int = 0, steepest: float = 5.0) -> Inputs:
     return q, k, v, g, torch.sigmoid(normal(count, H, 1))
 
 
-def recurrence(state: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
-    q, k, v, g, beta = (t.double() for t in inputs)
-    m, out = state.double(), []
-    for t in range(len(q)):
-        m = g[t].exp().unsqueeze(-1) * m
-        d = beta[t] * (v[t] - torch.einsum("hkv,hk->hv", m, k[t]))
-        m = m + torch.einsum("hk,hv->hkv", k[t], d)
-        out.append(torch.einsum("hkv,hk->hv", m, q[t]))
-    return torch.stack(out), m
-
-
 def test_inputs_are_unit_vectors_and_a_bounded_decay() -> None:
     mixed, decay = torch.randn(8, 3 * H * D), torch.randn(8, H * D)
     rate, offset = torch.rand(H, 1) + 0.5, torch.randn(H, D)
@@ -45,10 +35,10 @@ def test_inputs_are_unit_vectors_and_a_bounded_decay() -> None:
     assert torch.allclose(g.double(), wanted, atol=1e-6)
 
 
-def test_steps_follow_the_recurrence() -> None:
+def test_steps_follow_the_delta_rule() -> None:
     inputs, state = rows(20), torch.randn(2, H, D, D)
     out = torch.empty(20, H, D)
-    wanted, after = recurrence(state[0], inputs)
+    wanted, after = delta_rule(state[0], inputs)
     kda.step_window(state, torch.tensor([0]), torch.tensor([1]), inputs, [1] * 20, out)
     assert torch.allclose(out.double(), wanted, atol=1e-5)
     assert torch.allclose(state[1].double(), after, atol=1e-5)
@@ -57,7 +47,7 @@ def test_steps_follow_the_recurrence() -> None:
 @pytest.mark.parametrize("steepest", [0.01, 1.0, 5.0])
 def test_the_chunk_form_follows_the_recurrence_over_several_tiles(steepest: float) -> None:
     inputs, state = rows(192, steepest=steepest), torch.randn(H, D, D)
-    wanted, after = recurrence(state, inputs)
+    wanted, after = delta_rule(state, inputs)
     parts = []
     for at in range(0, 192, 64):
         q, k, v, g, beta = (t[at : at + 64] for t in inputs)
@@ -72,7 +62,7 @@ def test_the_steepest_decay_everywhere_stays_finite() -> None:
     state = torch.randn(H, D, D)
     steep = torch.full_like(g, -5.0)
     out, after = kda.prompt_tile(state, (q, k, v, steep, beta))
-    wanted, wanted_after = recurrence(state, (q, k, v, steep, beta))
+    wanted, wanted_after = delta_rule(state, (q, k, v, steep, beta))
     assert torch.allclose(out.double(), wanted, atol=1e-5)
     assert torch.allclose(after.double(), wanted_after, atol=1e-5)
 
@@ -84,7 +74,7 @@ def test_rows_without_a_token_leave_the_state_alone(count: int) -> None:
         values[count:] = 0
     out, after = kda.prompt_tile(state, inputs)
     q, k, v, g, beta = (t[:count] for t in inputs)
-    wanted, wanted_after = recurrence(state, (q, k, v, g, beta))
+    wanted, wanted_after = delta_rule(state, (q, k, v, g, beta))
     assert torch.allclose(out[:count].double(), wanted, atol=1e-5)
     assert torch.allclose(after.double(), wanted_after, atol=1e-5)
 
