@@ -110,6 +110,19 @@ def two_ranks(folder: Path, build: str = "b") -> tuple[SpillFolder, SpillFolder]
     return SpillFolder(folder, 0, build), SpillFolder(folder, 1, build)
 
 
+def test_a_file_that_cannot_be_removed_stays_and_is_named(folder: SpillFolder, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    folder.write(1, tensors(1))
+    folder.settle()
+    (tmp_path / "spill").rename(tmp_path / "elsewhere")
+    (tmp_path / "spill").write_text("")
+    folder.remove(1)
+    assert "rank0-1.kept was not removed (Not a directory)" in caplog.text
+    folder.write(2, tensors(2))
+    folder.settle()
+    with pytest.raises(SpillError, match="cannot be read"):
+        folder.read(2)
+
+
 def test_two_processes_do_not_share_a_folder_but_one_that_ends_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(spill_module, "LOCK_WAIT_S", 0.2)
     first = SpillFolder(tmp_path, 0)

@@ -128,10 +128,13 @@ class SpillFolder:
             raise SpillError(f"kept state {path} has no tensors in it ({error}); its prompt is computed again") from None
 
     def remove(self, number: int) -> None:
-        """Forget what was written under `number`."""
+        """Forget what was written under `number`. A file that cannot be removed, from a disk that turned read-only, say, stays."""
         with self._changed:
             self._waiting.pop(number, None)
-            self._path(number).unlink(missing_ok=True)
+            try:
+                self._path(number).unlink(missing_ok=True)
+            except OSError as error:
+                log.warning("kept state %s was not removed (%s)", self._path(number), error.strerror)
             self._changed.notify_all()
 
     def settle(self, limit_s: float | None = None) -> None:
