@@ -20,6 +20,7 @@ from recipe.ui import Ui
 ROOT = Path(__file__).resolve().parents[2]
 SIGNAL_BASE = 128
 JSON_OF_THEIR_OWN = ("patches", "verify")
+WITHOUT_PLAN = ("install-service", "watch", "support-bundle", "documents")
 HELP = ("help", "-h", "--help")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 Run = Callable[[Job, Sequence[str]], int]
@@ -131,6 +132,8 @@ def _run(arguments: Sequence[str], environment: Mapping[str, str], root: Path, u
     if verb is None or (words and not verb.takes_words):
         raise Failure("E_CONFIG", found=f"the arguments {' '.join(arguments)!r}", needed="one verb; ./start.sh help lists them")
     settings = config.load(root, environment)
+    if settings.is_on("DRY_RUN") and name in WITHOUT_PLAN:
+        raise Failure("E_CONFIG", found=f"DRY_RUN=1, and {name} has no plan to show", needed="DRY_RUN=0 to have it done")
     job = Job(settings, environment, ui, name)
     if settings.text("NO_COLOR"):
         ui.give_up_colour()

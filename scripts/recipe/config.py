@@ -175,8 +175,7 @@ def _choose(given: Mapping[str, Given], root: Path, environment: Mapping[str, st
     profile = given["PROFILE"].text if "PROFILE" in given else DEFAULT_PROFILE
     if profile not in PROFILES:
         _refuse([_complaint("PROFILE", given["PROFILE"])])
-    home = environment.get("HOME", "")
-    home = home if home.startswith("/") else kernel.home()
+    home = kernel.home(environment)
     cache = environment.get("XDG_CACHE_HOME", "")
     places = {"root": str(root), "home": home, "cache": cache if cache.startswith("/") else f"{home}/.cache"}
     chosen: dict[str, Chosen] = {}

@@ -2,37 +2,48 @@
 
 import shlex
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from recipe.codes import CODES, FAMILIES
 from recipe.job import Job
 from recipe.settings import EMBEDDED, GROUPS, PROFILES, SETTINGS, TWO_GPU, Setting
 
 WIDTH = 130
+SETTINGS_HEAD = """# Settings
+
+Generated from `scripts/recipe/settings.py` by `./start.sh documents`.
+
+The environment beats `scripts/local.sh`, which beats `.env`, which beats the defaults. An empty value counts as not given.
+`./start.sh config` shows what holds here and where it comes from.
+
+`.env` holds one `KEY=value` a line and is never executed: no `$`, no escapes, no continuation lines.
+Quote a value that holds ` #`.
+`scripts/local.sh` is Bash that you trust; it may compute from the defaults, such as `CONTEXT=$((TWO_GPU[CONTEXT] / 2))`."""
+CODES_HEAD = """# Codes
+
+Generated from `scripts/recipe/codes.py` by `./start.sh documents`.
+`I_` informs and `W_` warns; `E_` ends the work with its family's exit status.
+"""
+CODES_FOOT = """
+`E_INTERRUPTED` ends with 128 plus the number of the signal.
+`./start.sh status` ends with 0 (live), 3 (none runs) or 4 (loading, or dead).
+"""
+
+
+def _table(header: str, rule: str, rows: Iterable[str]) -> list[str]:
+    return [f"| {header} |", f"| {rule} |", *rows]
 
 
 def settings_page() -> str:
-    lines = [
-        "# Settings",
-        "",
-        "Generated from `scripts/recipe/settings.py` by `./start.sh documents`.",
-        "",
-        "The environment beats `scripts/local.sh`, which beats `.env`, which beats the defaults. An empty value counts as not given.",
-        "`./start.sh config` shows what holds here and where it comes from.",
-        "",
-        "`.env` holds one `KEY=value` a line and is never executed: no `$`, no escapes, no continuation lines.",
-        "Quote a value that holds ` #`.",
-        "`scripts/local.sh` is Bash that you trust; it may compute from the defaults, such as `CONTEXT=$((TWO_GPU[CONTEXT] / 2))`.",
-    ]
+    lines = [SETTINGS_HEAD]
     for group in GROUPS:
+        rows = [_settings_row(setting) for setting in SETTINGS.values() if setting.group == group]
         lines += [
             "",
             f"## {group.capitalize()}",
             "",
-            "| name | two-gpu | embedded | allowed | meaning |",
-            "| --- | --- | --- | --- | --- |",
+            *_table("name | two-gpu | embedded | allowed | meaning", "--- | --- | --- | --- | ---", rows),
         ]
-        lines += [_settings_row(setting) for setting in SETTINGS.values() if setting.group == group]
     return "\n".join([*lines, ""])
 
 
@@ -51,27 +62,13 @@ def _shown(default: str) -> str:
 
 
 def codes_page() -> str:
-    lines = [
-        "# Codes",
-        "",
-        "Generated from `scripts/recipe/codes.py` by `./start.sh documents`.",
-        "`I_` informs and `W_` warns; `E_` ends the work with its family's exit status.",
-        "",
-        "| code | exit status | it says that | do this |",
-        "| --- | ---: | --- | --- |",
-    ]
-    lines += [
+    codes = [
         f"| `{code.name}` | {code.status if code.name.startswith('E_') else '-'} | {code.meaning} | {code.remedy} |"
         for code in CODES.values()
     ]
-    lines += ["", "| exit status | family |", "| ---: | --- |"]
-    lines += [f"| {status} | {what} |" for status, what in FAMILIES.values()]
-    lines += [
-        "",
-        "`E_INTERRUPTED` ends with 128 plus the number of the signal.",
-        "`./start.sh status` ends with 0 (live), 3 (none runs) or 4 (loading, or dead).",
-    ]
-    return "\n".join([*lines, ""])
+    families = [f"| {status} | {what} |" for status, what in FAMILIES.values()]
+    tables = [*_table("code | exit status | it says that | do this", "--- | ---: | --- | ---", codes), ""]
+    return "\n".join([CODES_HEAD, *tables, *_table("exit status | family", "---: | ---", families), CODES_FOOT])
 
 
 def env_example() -> str:

@@ -41,7 +41,7 @@ class Task:
     """Something done inside this program; `what` says it in words."""
 
     what: str
-    act: Callable[[], None]
+    act: Callable[[], object]
 
     @property
     def line(self) -> str:

@@ -62,7 +62,10 @@ def archive(folder: Path, keep: int, hidden: Sequence[str] = ()) -> Path | None:
     target = archive_of(folder)
     try:
         if not target.exists():
-            _pack(folder, target, hidden)
+            with packing(target) as tar:
+                tar.add(folder, arcname=folder.name, recursive=False)
+                for path in sorted(folder.rglob("*")):
+                    add(tar, path, f"{folder.name}/{path.relative_to(folder)}", hidden)
         shutil.rmtree(folder)
         current = folder.parent / CURRENT
         if current.is_symlink() and os.readlink(current) == folder.name:
@@ -73,14 +76,14 @@ def archive(folder: Path, keep: int, hidden: Sequence[str] = ()) -> Path | None:
     return target if target.exists() else None
 
 
-def _pack(folder: Path, target: Path, hidden: Sequence[str]) -> None:
-    beside = folder.with_name(f".{target.name}.{os.getpid()}")
+@contextlib.contextmanager
+def packing(target: Path) -> Iterator[tarfile.TarFile]:
+    """A private archive, which appears under its name only when whole. Raises OSError."""
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             with tarfile.open(fileobj=file, mode="w:gz") as tar:
-                tar.add(folder, arcname=folder.name, recursive=False)
-                for path in sorted(folder.rglob("*")):
-                    add(tar, path, f"{folder.name}/{path.relative_to(folder)}", hidden)
+                yield tar
             file.flush()
             os.fsync(file.fileno())
         beside.replace(target)

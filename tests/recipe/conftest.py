@@ -17,11 +17,12 @@ def box(tmp_path: Path) -> Iterator[Box]:
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    """A real filesystem of one MiB."""
+def small(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A real filesystem of one MiB, or as the parameter says."""
     place = tmp_path / "small"
     place.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, check=False).returncode != 0:
+    options = getattr(request, "param", "size=1m")
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], capture_output=True, check=False).returncode != 0:
         pytest.skip("no filesystem can be mounted here")
     yield place
     subprocess.run(["umount", str(place)], check=True)

@@ -66,7 +66,7 @@ def test_a_locale_without_the_characters_shows_them_otherwise(box: Box) -> None:
 
 @pytest.mark.parametrize("home", ["", "somewhere/else"])
 def test_a_home_that_is_none_is_asked_of_the_list_of_users(tmp_path: Path, home: str) -> None:
-    assert config.load(tmp_path, {"HOME": home}).folder("DATA_DIR") == Path(kernel.home(), ".cache/glm-5.3-flash")
+    assert config.load(tmp_path, {"HOME": home}).folder("DATA_DIR") == Path(kernel.home({}), ".cache/glm-5.3-flash")
 
 
 def test_only_the_place_that_is_wrong_is_named_not_those_below_it(box: Box) -> None:
@@ -83,14 +83,36 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_anything_is_done(box:
     assert f"{name}={file}/below: {file} is no folder" in done.stderr
 
 
+@pytest.mark.parametrize("small", ["size=1m", "size=64m,nr_inodes=20"], indirect=True)
 def test_a_disk_too_full_for_logs_is_told_while_the_old_server_still_serves(box: Box, small: Path) -> None:
     box.run()
     before = box.record
     done = box.run("restart", LOG_DIR=str(small / "logs"))
     assert done.returncode == 6
-    assert "MiB free at LOG_DIR" in done.stderr
+    assert f"free at LOG_DIR={small}/logs" in done.stderr
     assert box.record == before
     assert box.run("status").returncode == 0
+
+
+def test_a_run_folder_that_cannot_be_made_is_told_while_the_old_server_still_serves(box: Box) -> None:
+    box.run()
+    before = box.record
+    box.write("elsewhere/current/of-somebody-else", "")
+    done = box.run("restart", LOG_DIR=str(box.root / "elsewhere"))
+    assert done.returncode == 17
+    assert f"{box.root}/elsewhere" in done.stderr
+    assert box.record == before
+    assert box.run("status").returncode == 0
+
+
+def test_a_tool_that_cannot_be_run_counts_as_missing(box: Box) -> None:
+    for tool in ("nvidia-smi", "docker", "uname"):
+        box.write(f"tools/{tool}", "").chmod(0o755 if tool == "uname" else 0o644)
+    path = f"{box.root}/tools:{box.environment['PATH']}"
+    done = box.run("doctor", PROFILE="two-gpu", PATH=path)
+    assert done.returncode == 5
+    assert "no GPU driver (nvidia-smi cannot be run: Permission denied)" in done.stderr
+    assert box.run("support-bundle", PATH=path).returncode == 0
 
 
 @pytest.fixture
@@ -109,7 +131,9 @@ def open_box() -> Iterator[Box]:
 def test_a_record_of_another_user_is_not_taken_for_none(open_box: Box, script: str) -> None:
     open_box.run()
     words = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", str(open_box.root / script)]
-    done = subprocess.run(words, env=open_box.environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    # That user need not be able to run the Python that runs this.
+    environment = {name: value for name, value in open_box.environment.items() if name != "PYTHON"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 2, done.stdout
     assert f"{open_box.root}/.state" in done.stderr
     assert "Permission denied" in done.stderr

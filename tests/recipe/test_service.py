@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 
 from fixtures.clone_box import Box
+from recipe import config
+from recipe.job import Job
+from recipe.ui import Ui
+from recipe.verbs import service
 
 ANALYZE = shutil.which("systemd-analyze")
 
@@ -31,13 +35,41 @@ def test_the_units_pass_systemds_own_check_and_say_how_to_turn_them_on(box: Box,
     names = sorted(path.name for path in place.iterdir())
     assert names == ["glm-5.3-flash-watch.service", "glm-5.3-flash-watch.timer", "glm-5.3-flash.service"]
     texts = "".join(path.read_text() for path in place.iterdir())
-    assert f'ExecStart="{box.root}/start.sh"\n' in texts
+    assert f'ExecStart=/usr/bin/env bash "{box.root}/start.sh"\n' in texts
     assert 'Environment="CONTEXT=4096"' in texts
     assert "canary-token-77" not in texts
     checked = subprocess.run(
         [str(ANALYZE), "verify", "--man=no", *(str(place / name) for name in names)], capture_output=True, text=True, check=False
     )
     assert [line for line in checked.stderr.splitlines() if "glm-5.3-flash" in line] == []
+
+
+@pytest.mark.skipif(ANALYZE is None, reason="no systemd-analyze here")
+def test_a_clone_whose_path_is_no_plain_word_has_units_that_systemd_takes(tmp_path: Path) -> None:
+    (place := tmp_path / "a \"b' $HOME %h \\c {d} ;e").mkdir()
+    box = Box(place)
+    done = install(box, tmp_path / "units")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "units/glm-5.3-flash.service").exists()
+
+
+def test_uninstall_finds_this_clones_units_and_the_links_that_turn_them_on(
+    box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(config.load(box.root, box.environment), box.environment, Ui({}), "uninstall")
+    monkeypatch.setattr(service, "_usual_place", lambda job: tmp_path)
+    assert service.installed(job) == []
+    install(box, tmp_path)
+    (tmp_path / "glm-5.3-flash-of-mine.service").write_text("")
+    wants = tmp_path / "multi-user.target.wants"
+    wants.mkdir()
+    (wants / "glm-5.3-flash.service").symlink_to(tmp_path / "glm-5.3-flash.service")
+    found = [str(path.relative_to(tmp_path)) for path in service.installed(job)]
+    own = ["glm-5.3-flash-watch.service", "glm-5.3-flash-watch.timer", "glm-5.3-flash.service"]
+    assert found == [*own, "multi-user.target.wants/glm-5.3-flash.service"]
+    text = (tmp_path / own[2]).read_text()
+    (tmp_path / own[2]).write_text(text.replace(str(box.root), "/another/clone"))
+    assert service.installed(job) == []
 
 
 @pytest.mark.skipif(ANALYZE is None, reason="no systemd-analyze here")

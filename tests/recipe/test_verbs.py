@@ -159,6 +159,52 @@ def test_uninstall_says_sizes_and_needs_a_yes(box: Box) -> None:
     assert (box.root / "start.sh").exists()
 
 
+def test_uninstall_touches_nothing_that_others_keep_in_the_same_folders(box: Box) -> None:
+    box.run()
+    box.stop()
+    box.run("support-bundle")
+    places = dict.fromkeys(("STATE_DIR", "LOG_DIR", "DATA_DIR", "KERNEL_CACHE", "SPILL_DIR"), box.root / "mine")
+    names = ("thesis.txt", "glm53-tf-2x/notes", "support-case.tar.gz", "lock.txt", "models/of-mine/w", "wheels/x.whl", "engines/e/f")
+    kept = {box.write(f"mine/{name}", "") for name in names}
+    made = ("server.json.bak", "watch.json", "rank0-3.kept", "secret", "wheels/0123456789abcdef/x.whl", "models/m/.recipe-manifest.json")
+    gone = {box.write(f"mine/{name}", "") for name in made[1:]}
+    kept.add(box.write(f"mine/{made[0]}", ""))
+    before = box.tree()
+    shown = box.run("uninstall", "--yes", DRY_RUN="1", **{name: str(place) for name, place in places.items()})
+    assert (shown.returncode, "[I_DRY_RUN]" in shown.stdout) == (0, True)
+    assert box.tree() == before
+    done = box.run("uninstall", "--yes", **{name: str(place) for name, place in places.items()})
+    assert done.returncode == 0, done.stderr
+    assert [path for path in kept if not path.exists()] == []
+    assert [path for path in gone if path.exists()] == []
+
+
+def test_uninstall_leaves_what_another_clone_uses_and_no_empty_folder(box: Box, tmp_path: Path) -> None:
+    box.run()
+    box.stop()
+    (tmp_path / "other").mkdir()
+    data = box.home / ".cache/glm-5.3-flash"
+    other = box.home / ".cache/glm-5.3-flash/engines/0123456789abcdef/ready.json"
+    other.parent.mkdir()
+    other.write_text(json.dumps({"root": str(tmp_path / "other")}))
+    done = box.run("uninstall", "--yes")
+    assert f"what is shared in {data} stays: {tmp_path}/other uses it" in done.stdout
+    assert list((data / "environments").iterdir()) != []
+    assert [path.name for path in (data / "engines").iterdir()] == ["0123456789abcdef"]
+    (tmp_path / "other").rmdir()
+    assert box.run("uninstall", "--yes").returncode == 0
+    assert not data.exists()
+    assert not (box.root / ".state").exists()
+
+
+@pytest.mark.parametrize("verb", ["install-service", "watch", "support-bundle", "documents"])
+def test_what_has_no_plan_is_not_done_in_a_dry_run(box: Box, verb: str) -> None:
+    before = box.tree()
+    done = box.run(verb, DRY_RUN="1")
+    assert (done.returncode, f"{verb} has no plan" in done.stderr) == (2, True)
+    assert box.tree() == before
+
+
 def test_bash_completes_every_verb(box: Box) -> None:
     script = box.run("completion").stdout
     ask = f'{script}\nCOMP_WORDS=(./start.sh ""); COMP_CWORD=1; _glm_start; echo "${{COMPREPLY[@]}}"'

@@ -43,6 +43,25 @@ fake_python() { # name, status of the version question
   [ "$output" = "mine -s -m recipe" ]
 }
 
+@test "a PYTHON that cannot be taken is named, and no other is taken in its place" {
+  fake_python python3 0
+  fake_python old 1
+  for named in "$bin/old" "$bin/none"; do
+    PYTHON="$named" PATH="$bin" run "$root/start.sh"
+    [ "$status" -eq 3 ]
+    [[ "$output" == *"[E_PYTHON]"*"PYTHON=$named: "* ]]
+  done
+}
+
+@test "a folder that Python cannot name is told with its code" {
+  mkdir -p "$BATS_TEST_TMPDIR/a:b/scripts"
+  cp "$root/start.sh" "$BATS_TEST_TMPDIR/a:b"
+  cp "$root/scripts/recipe.sh" "$BATS_TEST_TMPDIR/a:b/scripts"
+  run "$BATS_TEST_TMPDIR/a:b/start.sh"
+  [ "$status" -eq 2 ]
+  [[ "$output" == *"[E_CONFIG]"*"$BATS_TEST_TMPDIR/a:b"*"needed:"*"do this:"* ]]
+}
+
 @test "stop.sh and prepare.sh hand over their verb" {
   fake_python python3 0
   PATH="$bin" run "$root/stop.sh"

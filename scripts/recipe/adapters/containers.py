@@ -16,6 +16,7 @@ from typing import Any
 
 from recipe.adapters import kernel
 from recipe.checks.docker import Daemon
+from recipe.container import RUN_LABEL
 
 DEFAULT = "unix:///var/run/docker.sock"
 ANSWER_S = 20
@@ -33,7 +34,7 @@ def endpoint(environment: Mapping[str, str]) -> str:
     """Where the engine is: DOCKER_HOST, the context in use, or the usual socket."""
     if environment.get("DOCKER_HOST"):
         return environment["DOCKER_HOST"]
-    folder = Path(environment.get("DOCKER_CONFIG") or Path(environment.get("HOME", "/"), ".docker"))
+    folder = Path(environment.get("DOCKER_CONFIG") or Path(kernel.home(environment), ".docker"))
     try:
         name = environment.get("DOCKER_CONTEXT") or json.loads((folder / "config.json").read_bytes()).get("currentContext") or "default"
         place = folder / "contexts/meta" / hashlib.sha256(name.encode()).hexdigest() / "meta.json"
@@ -85,6 +86,17 @@ def _far(place: str) -> Daemon:
     except DockerFault as fault:
         is_unknown = isinstance(fault.__cause__, ImportError)
         return Daemon(place, str(fault), version="not asked before the SDK is installed" if is_unknown else "")
+
+
+def holder(environment: Mapping[str, str], name: str, run: str) -> str:
+    """A container that has this name and is not of `run`, in words; empty for none. An engine on another machine is not asked."""
+    place = endpoint(environment)
+    told = _call(place.removeprefix("unix://"), "GET", f"/containers/{name}/json") if place.startswith("unix://") else {}
+    labels = told.get("Config", {}).get("Labels") or {}
+    if "Id" not in told or labels.get(RUN_LABEL) == run:
+        return ""
+    whose = f"of {labels[RUN_LABEL]}" if RUN_LABEL in labels else f"of image {told['Config']['Image']}, not started by this program"
+    return f"container {name} {whose} ({told['State']['Status']})"
 
 
 def gpu_problem(environment: Mapping[str, str], ids: Sequence[str]) -> str:

@@ -39,7 +39,7 @@ def gpus(environment: Mapping[str, str]) -> Gpus:
     """GPUs, who uses them, and the ways between them, as the driver's own tool tells before anything of ours is installed."""
     done = _nvidia_smi(environment, f"--query-gpu={','.join(FIELDS)}", *CSV)
     if done.status == 127:
-        return Gpus((), "no GPU driver (nvidia-smi is not installed)")
+        return Gpus((), f"no GPU driver ({done.output})")
     try:
         if done.status != 0:
             raise ValueError

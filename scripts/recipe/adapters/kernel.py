@@ -5,7 +5,8 @@ import os
 import pwd
 import signal
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,8 +108,10 @@ def described(pid: int) -> str:
     return f"{command_name(pid)} (process {pid} of {owner})"
 
 
-def home() -> str:
-    """The home folder that the list of users gives this one."""
+def home(environment: Mapping[str, str]) -> str:
+    """HOME, or where that is no place the home folder that the list of users gives this one."""
+    if environment.get("HOME", "").startswith("/"):
+        return environment["HOME"]
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
@@ -185,10 +188,11 @@ def _links(folder: Path) -> set[str]:
 
 @dataclass(frozen=True)
 class Filesystem:
-    """`device` tells filesystems apart; `free_bytes` is what this user may still write."""
+    """`device` tells filesystems apart; `free_bytes` and `free_files` are what this user may still write and make."""
 
     device: int
     free_bytes: int
+    free_files: int = sys.maxsize
 
 
 def filesystem(path: Path) -> Filesystem:
@@ -197,4 +201,5 @@ def filesystem(path: Path) -> Filesystem:
     while not os.path.exists(place):
         place = place.parent
     status = os.statvfs(place)
-    return Filesystem(place.stat().st_dev, status.f_bavail * status.f_frsize)
+    # One that counts no files makes as many as there is space for.
+    return Filesystem(place.stat().st_dev, status.f_bavail * status.f_frsize, status.f_favail if status.f_files else sys.maxsize)

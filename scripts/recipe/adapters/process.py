@@ -26,7 +26,7 @@ def find(tool: str, environment: Mapping[str, str]) -> str | None:
 
 
 def ask(argv: Sequence[str], environment: Mapping[str, str], *, timeout_s: float) -> Done:
-    """Run a short question; output and errors together. Status 127 where the tool is missing, 124 where it did not answer in time."""
+    """Run a short question; output and errors together. Status 127 where the tool cannot be run, 124 where it did not answer in time."""
     try:
         done = subprocess.run(
             list(argv),
@@ -37,15 +37,15 @@ def ask(argv: Sequence[str], environment: Mapping[str, str], *, timeout_s: float
             timeout=timeout_s,
             check=False,
         )
-    except FileNotFoundError:
-        return Done(127, f"{argv[0]} is not installed")
+    except OSError as error:
+        return Done(127, f"{argv[0]} cannot be run: {error.strerror}")
     except subprocess.TimeoutExpired:
         return Done(124, f"{argv[0]} did not answer within {timeout_s:g} s")
     return Done(done.returncode, done.stdout.decode("utf-8", "replace"))
 
 
 def run(argv: Sequence[str], environment: Mapping[str, str], *, log: Path, on_tick: Callable[[], None] = lambda: None) -> int:
-    """Run a command to its end, its output appended to `log`; returns its status (127: not installed).
+    """Run a command to its end, its output appended to `log`; returns its status (127: it cannot be run).
 
     It gets its own process group, and an interrupt of this program ends the whole group, so that no half of it works on.
     The kernel asks it to end where this program is killed. `on_tick` is called about once a second meanwhile.
@@ -63,8 +63,8 @@ def run(argv: Sequence[str], environment: Mapping[str, str], *, log: Path, on_ti
                 start_new_session=True,
                 preexec_fn=_end_with_parent,
             )
-        except FileNotFoundError:
-            output.write(f"{argv[0]}: not found\n".encode())
+        except OSError as error:
+            output.write(f"{argv[0]} cannot be run: {error.strerror}\n".encode())
             return 127
         try:
             return _wait(process, on_tick)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from recipe.checks import Finding
 
-LEAST_MIB, MIB = 32, 1 << 20
+LEAST_MIB, MIB, LEAST_FILES = 32, 1 << 20, 64
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,7 @@ class Place:
     path: Path
     problem: str
     free_bytes: int
+    free_files: int
 
 
 def check(facts: Mapping[str, Place]) -> Iterator[Finding]:
@@ -24,6 +25,7 @@ def check(facts: Mapping[str, Place]) -> Iterator[Finding]:
         if place.problem:
             code = "E_LOG" if name == "LOG_DIR" else "E_CONFIG"
             yield Finding(code, f"{name}={place.path}: {place.problem}", "a folder of your own", f"correct {name}")
-        elif place.free_bytes < LEAST_MIB * MIB:
-            found = f"{place.free_bytes / MIB:.1f} MiB free at {name}={place.path}"
-            yield Finding("E_DISK", found, f"{LEAST_MIB} MiB for logs and records", f"free space there, or move {name}")
+        elif place.free_bytes < LEAST_MIB * MIB or place.free_files < LEAST_FILES:
+            found = f"{place.free_bytes / MIB:.1f} MiB and {place.free_files} more files (inodes) free at {name}={place.path}"
+            needed = f"{LEAST_MIB} MiB and {LEAST_FILES} files for logs and records"
+            yield Finding("E_DISK", found, needed, f"free space there, or move {name}")

@@ -206,7 +206,9 @@ class DockerImage(Image):
     def _fill(self, context: Path, cache: Path) -> None:
         shutil.copytree(cache, context / "wheels", copy_function=os.link)
         for path in self._recipe:
-            shutil.copy(path, context)
+            # The server's user reads it, whatever this user's umask made of the clone.
+            shutil.copyfile(path, context / path.name)
+            (context / path.name).chmod(0o644)
 
     def _build(self, context: Path) -> None:
         labels = {BUILD_LABEL: self.digest, ROOT_LABEL: str(self._job.config.root)}

@@ -31,7 +31,9 @@ class ServeStep:
         grace_s = self._job.config.number("STOP_TIMEOUT")
         give_way = Task(f"let the running server finish for at most {grace_s} s, end it, pack its logs", self._give_way)
         room = [Task("wait until the GPUs' memory is given back", self._await_gpus)] if self._job.config.gpus() else []
-        return (*((give_way,) if self.old is not None else ()), *room, Task(f"make the run folder {shown}", lambda: None), start)
+        # First what may fail while the old server still serves.
+        make = Task(f"make the run folder {shown}", self._job.folder)
+        return (make, *((give_way,) if self.old is not None else ()), *room, start)
 
     def run(self) -> None:
         for action in self.actions():

@@ -32,8 +32,7 @@ def support_bundle(job: Job, words: Sequence[str]) -> int:
     target = job.places.log_dir / f"support-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}.tar.gz"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as tar:
+        with runlog.packing(target) as tar:
             for name, text in _texts(job):
                 content = secrets.without(hidden, text.encode())
                 facts = tarfile.TarInfo(f"support/{name}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from failure import Failure
 from recipe import files, lock, server
 from recipe import record as records
-from recipe.adapters import process
+from recipe.adapters import kernel, process
 from recipe.config import ENVIRONMENT
 from recipe.job import Job
 from recipe.settings import SETTINGS
@@ -65,8 +65,7 @@ def install_service(job: Job, words: Sequence[str]) -> int:
     if len(words) > 1:
         raise Failure("E_CONFIG", found=f"install-service {' '.join(words)}", needed="install-service, or with one folder for the units")
     is_root = os.geteuid() == 0
-    own = Path(job.environment.get("HOME", "/"), ".config/systemd/user")
-    place = Path(words[0]).absolute() if words else Path("/etc/systemd/system") if is_root else own
+    place = Path(words[0]).absolute() if words else _usual_place(job)
     told = units(job, "multi-user.target" if is_root else "default.target")
     try:
         place.mkdir(parents=True, exist_ok=True)
@@ -91,6 +90,21 @@ def install_service(job: Job, words: Sequence[str]) -> int:
     return 0
 
 
+def _usual_place(job: Job) -> Path:
+    return Path("/etc/systemd/system") if os.geteuid() == 0 else Path(kernel.home(job.environment), ".config/systemd/user")
+
+
+def installed(job: Job) -> list[Path]:
+    """Units of this clone in their usual place, and the links that turn them on."""
+    place, told = _usual_place(job), units(job, "")
+    name, text = next(iter(told.items()))
+    try:
+        is_own = text.splitlines()[1] in (place / name).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    return sorted(path for name in told for path in place.rglob(name)) if is_own else []
+
+
 def units(job: Job, target: str) -> Mapping[str, str]:
     """Name to text. Settings of this environment stand in them, secrets do not: those belong into .env."""
     names = [name for name, chosen in job.config.chosen.items() if chosen.origin == ENVIRONMENT and not SETTINGS[name].is_secret]
@@ -100,8 +114,9 @@ def units(job: Job, target: str) -> Mapping[str, str]:
     facts = {
         "root": root.replace("%", "%%"),
         "environment": "\n".join(lines),
-        "start": _quoted(f"{root}/start.sh").replace("$", "$$"),
-        "stop": _quoted(f"{root}/stop.sh").replace("$", "$$"),
+        # Words of a command may hold what the name of a program may not.
+        "start": "/usr/bin/env bash " + _quoted(f"{root}/start.sh").replace("$", "$$"),
+        "stop": "/usr/bin/env bash " + _quoted(f"{root}/stop.sh").replace("$", "$$"),
         "stop_s": job.config.number("STOP_TIMEOUT") + 60,
         "target": target,
         "every_s": EVERY_S,

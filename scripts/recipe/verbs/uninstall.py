@@ -1,33 +1,45 @@
 """uninstall: removes what this installation made, after saying what and how large. Touches nothing that others put there."""
 
+import contextlib
 import os
+import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from failure import Failure
-from recipe import lock, server
+from recipe import files, lock, runlog, server
 from recipe.adapters import containers
 from recipe.adapters.containers import DockerFault
+from recipe.adapters.hub import MANIFEST
+from recipe.environment import READY
 from recipe.job import Job
 from recipe.steps.image import BUILD_LABEL, ROOT_LABEL
+from recipe.verbs import service
 
 GIB = 1 << 30
-# Folders of DATA_DIR that the steps make; anything else there is somebody else's.
-MADE = ("environments", "engines", "wheels", "models", "kernels", "spill", "unfinished")
+# Names as this program, or the engine, gives them: folders of settings may hold anything else besides.
+BUILD = r"[0-9a-f]{16}"
+LOGS = rf"({runlog.NAME.pattern}|support-\d{{8}}T\d{{6}}Z-\d+)(\.tar\.gz)?|current"
+STATE = "(api-key|lent-key|licence-dflash2.json|lived.json|lock|patches|server.json|unfinished.json|watch.json|watch-paused)"
+SPILLED = r"rank\d+(-\d+\.kept.*|\.lock)|secret(\.part)?"
 
 
 def uninstall(job: Job, words: Sequence[str]) -> int:
     """`uninstall [--yes]`. Raises Failure E_CONFIG where nobody says yes, E_STOP where a server runs."""
     if list(words) not in ([], ["--yes"]):
         raise Failure("E_CONFIG", found=f"uninstall {' '.join(words)}", needed="uninstall or uninstall --yes")
-    with lock.hold(job.places.state_dir, job.verb):
+    is_shown = job.config.is_on("DRY_RUN")
+    with contextlib.nullcontext() if is_shown else lock.hold(job.places.state_dir, job.verb):
         if server.find(job.places) is not None:
             raise Failure("E_STOP", found="a server of this installation runs, or died unattended", needed="none", remedy="./stop.sh")
-        places = [place for place in _places(job) if place.exists()]
+        places = list(_places(job))
         for place in places:
             job.ui.line(f"  {_bytes(place) / GIB:8.2f} GiB  {place}")
         job.ui.line("  and the engine's images in Docker; your settings, this folder and weights elsewhere stay")
+        if is_shown:
+            job.ui.inform("I_DRY_RUN", "the plan of uninstall")
+            return 0
         if "--yes" not in words and (job.ui.ask("Remove all of this? yes or no: ") or "").strip() != "yes":
             raise Failure("E_CONFIG", found="no yes", needed="yes on the terminal, or --yes")
         try:
@@ -36,14 +48,36 @@ def uninstall(job: Job, words: Sequence[str]) -> int:
             job.ui.line(f"  no image was removed: {fault}")
         for place in places:
             shutil.rmtree(place) if place.is_dir() and not place.is_symlink() else place.unlink()
+    for folder in dict.fromkeys([*(place.parent for place in places), job.data_dir]):
+        with contextlib.suppress(OSError):
+            # One that holds something else stays.
+            folder.rmdir()
     job.ui.inform("I_CLEANED", f"{len(places)} places")
     return 0
 
 
-def _places(job: Job) -> list[Path]:
-    log_dir = job.places.log_dir
-    logs = [path for pattern in ("glm53-*", "support-*.tar.gz", "current") for path in log_dir.glob(pattern)]
-    return [*(job.data_dir / name for name in MADE), job.config.folder("KERNEL_CACHE"), *logs, job.places.state_dir]
+def _places(job: Job) -> Iterator[Path]:
+    """What is there of it. Another clone's builds keep the environments and wheels that they share with this one's."""
+    config, data = job.config, job.data_dir
+    builds = {place: (files.read_json(place / READY) or {}).get("root") for place in _named(data / "engines", BUILD)}
+    others = {root for root in builds.values() if root not in (None, str(config.root)) and Path(root).exists()}
+    yield from (place for place, root in builds.items() if root not in others)
+    if others:
+        job.ui.line(f"  what is shared in {data} stays: {', '.join(sorted(others))} uses it")
+    else:
+        yield from _named(data / "environments", rf"(host|engine-\w+)-{BUILD}")
+        yield from _named(data / "wheels", BUILD)
+        yield from _named(data / "unfinished", r"\d+-\d+")
+        yield from _named(config.folder("KERNEL_CACHE"), BUILD)
+        yield from (place for place in _named(data / "models", ".+") if (place / MANIFEST).exists())
+    yield from _named(config.folder("SPILL_DIR"), SPILLED)
+    yield from _named(job.places.log_dir, LOGS)
+    yield from _named(job.places.state_dir, rf"{STATE}|\.{STATE}\.\d+")
+    yield from service.installed(job)
+
+
+def _named(folder: Path, pattern: str) -> list[Path]:
+    return sorted(path for path in folder.glob("*") if re.fullmatch(pattern, path.name))
 
 
 def _bytes(place: Path) -> int:
