@@ -75,6 +75,18 @@ def test_the_container_gets_both_gpus_the_weights_to_read_and_a_place_for_kernel
     assert {"TRITON_CACHE_DIR=/kernels/TRITON_CACHE_DIR", "HF_HUB_OFFLINE=1"} <= set(told["Env"])
 
 
+def test_a_container_of_the_same_name_that_is_not_this_ones_is_told_before_anything_is_prepared(host: GpuHost) -> None:
+    box = host.box
+    box.run(**host.settings)
+    asked = (host.place / "asked.jsonl").read_text()
+    done = box.run(**host.settings, STATE_DIR=str(box.root / "another"), PORT="1")
+    assert done.returncode == 2
+    assert f"CONTAINER_NAME is taken: container glm53-tf-2x of {box.record['folder']} (running)" in done.stderr
+    assert "docker rm --force glm53-tf-2x" in done.stderr
+    assert (host.place / "asked.jsonl").read_text() == asked
+    assert box.run("doctor", **host.settings).returncode == 0
+
+
 def test_a_collapsed_answer_of_the_big_model_fails_the_smoke_test(host: GpuHost) -> None:
     host.plan(says={"word": {"content": "!" * 12}})
     done = host.box.run(**host.settings)
