@@ -3,35 +3,23 @@
 import os
 import shutil
 import site
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fixtures.clone_box import Box
+from fixtures.clone_box import Box, Done, heard
 from recipe import config, files, runlog
 from recipe.adapters import kernel
 from recipe.environment import READY, Environment, python_tag
 from recipe.job import Job
 from recipe.ui import Ui
 
-LIMIT_S = 45
 
-
-def shell(box: Box, script: str, **settings: str) -> "subprocess.CompletedProcess[str]":
+def shell(box: Box, script: str) -> Done:
     """A line of Bash in the clone."""
-    return subprocess.run(
-        ["bash", "-c", script],
-        cwd=box.root,
-        env=box.environment | settings,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    return heard(["bash", "-c", script], box.environment, box.root)
 
 
 @pytest.mark.parametrize(
@@ -130,10 +118,10 @@ def open_box() -> Iterator[Box]:
 @pytest.mark.parametrize("script", ["start.sh", "stop.sh"])
 def test_a_record_of_another_user_is_not_taken_for_none(open_box: Box, script: str) -> None:
     open_box.run()
-    words = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", str(open_box.root / script)]
     # That user need not be able to run the Python that runs this.
     environment = {name: value for name, value in open_box.environment.items() if name != "PYTHON"}
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    words = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", open_box.root / script]
+    done = heard(words, environment)
     assert done.returncode == 2, done.stdout
     assert f"{open_box.root}/.state" in done.stderr
     assert "Permission denied" in done.stderr
