@@ -16,7 +16,8 @@ from recipe.settings import SETTINGS
 from recipe.ui import PROGRESS_EVERY_S, Ui
 
 # A tool must not see what makes this program's own Python run, nor a secret it was not given by name.
-KEPT_BACK = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", *(name for name, setting in SETTINGS.items() if setting.is_secret))
+_SECRETS = (name for setting in SETTINGS.values() if setting.is_secret for name in (setting.name, *setting.aliases))
+KEPT_BACK = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", *_SECRETS)
 UNFINISHED = "unfinished.json"
 LONG_EVERY_S = 60.0
 

@@ -213,7 +213,7 @@ _setting("IMAGE_FREE_GIB", ("40", "3"), integer(0, 100_000), "space asked for wh
 _setting("KERNEL_FREE_GIB", ("10", "0"), integer(0, 100_000), "space asked for while kernels are not compiled", unit="GiB")
 
 _groups.append("keys")
-_setting("HF_TOKEN", "", optional(PRINTABLE), "hub token; only needed for access or rate limits", is_secret=True)
+_setting("HF_TOKEN", "", optional(PRINTABLE), "hub token, for access or rate limits", is_secret=True, aliases=("HUGGING_FACE_HUB_TOKEN",))
 _setting("HF_TOKEN_PATH", "{home}/.cache/huggingface/token", folder(), "file whose first line is the hub token where HF_TOKEN is empty")
 _setting("HF_ENDPOINT", "https://huggingface.co", matching(r"https?://[A-Za-z0-9.:_/-]+", "an http or https URL"), "the hub, or a mirror")
 _setting("OFFLINE", "0", FLAG, "1 fetches nothing: images, wheels and weights have to be there")

@@ -21,6 +21,8 @@ def hold(box: Box, place: str) -> dict[str, str]:
     key.chmod(0o600)
     if place == "environment":
         return {"HF_TOKEN": TOKEN, "API_KEY_FILE": str(key)}
+    if place == "older name":
+        return {"HUGGING_FACE_HUB_TOKEN": TOKEN, "API_KEY_FILE": str(key)}
     if place == ".env":
         box.write(".env", f"HF_TOKEN={TOKEN} # of the hub\nAPI_KEY_FILE={key}\n").chmod(0o600)
         return {}
@@ -42,7 +44,7 @@ def holders(box: Box, archives: list[Path]) -> list[str]:
     return sorted(name for name, text in told.items() if TOKEN.encode() in text or KEY.encode() in text)
 
 
-@pytest.mark.parametrize("place", ["environment", ".env", "files"])
+@pytest.mark.parametrize("place", ["environment", "older name", ".env", "files"])
 def test_a_secret_is_in_no_output_log_argument_plan_record_archive_or_bundle(box: Box, place: str) -> None:
     given = hold(box, place)
     own = holders(box, [])

@@ -28,7 +28,7 @@ def kill(box: Box) -> None:
 @pytest.mark.skipif(ANALYZE is None, reason="no systemd-analyze here")
 def test_the_units_pass_systemds_own_check_and_say_how_to_turn_them_on(box: Box, tmp_path: Path) -> None:
     place = tmp_path / "units"
-    done = install(box, place, HF_TOKEN="canary-token-77", CONTEXT="4096")
+    done = install(box, place, HUGGING_FACE_HUB_TOKEN="canary-token-77", CONTEXT="4096", TF_GLM_KV="fp8")
     assert done.returncode == 0, done.stderr
     assert "[I_SERVICE]" in done.stdout
     assert "enable --now glm-5.3-flash.service glm-5.3-flash-watch.timer" in done.stdout
@@ -37,6 +37,7 @@ def test_the_units_pass_systemds_own_check_and_say_how_to_turn_them_on(box: Box,
     texts = "".join(path.read_text() for path in place.iterdir())
     assert f'ExecStart=/usr/bin/env bash "{box.root}/start.sh"\n' in texts
     assert 'Environment="CONTEXT=4096"' in texts
+    assert 'Environment="KV=fp8"' in texts
     assert "canary-token-77" not in texts
     checked = subprocess.run(
         [str(ANALYZE), "verify", "--man=no", *(str(place / name) for name in names)], capture_output=True, text=True, check=False

@@ -107,7 +107,7 @@ def installed(job: Job) -> list[Path]:
 
 def units(job: Job, target: str) -> Mapping[str, str]:
     """Name to text. Settings of this environment stand in them, secrets do not: those belong into .env."""
-    names = [name for name, chosen in job.config.chosen.items() if chosen.origin == ENVIRONMENT and not SETTINGS[name].is_secret]
+    names = [name for name, chosen in job.config.chosen.items() if chosen.origin.startswith(ENVIRONMENT) and not SETTINGS[name].is_secret]
     kept = {name: job.environment[name] for name in KEPT if name in job.environment} | {name: job.config.text(name) for name in names}
     lines = [f"Environment={_quoted(f'{name}={text}')}" for name, text in kept.items()]
     root = str(job.config.root)

@@ -65,10 +65,8 @@ def _places(job: Job) -> Iterator[Path]:
     if others:
         job.ui.line(f"  what is shared in {data} stays: {', '.join(sorted(others))} uses it")
     else:
-        yield from _named(data / "environments", rf"(host|engine-\w+)-{BUILD}")
-        yield from _named(data / "wheels", BUILD)
-        yield from _named(data / "unfinished", r"\d+-\d+")
-        yield from _named(config.folder("KERNEL_CACHE"), BUILD)
+        yield from (*_named(data / "environments", rf"(host|engine-\w+)-{BUILD}"), *_named(data / "unfinished", r"\d+-\d+"))
+        yield from (*_named(data / "wheels", BUILD), *_named(config.folder("KERNEL_CACHE"), BUILD))
         yield from (place for place in _named(data / "models", ".+") if (place / MANIFEST).exists())
     yield from _named(config.folder("SPILL_DIR"), SPILLED)
     yield from _named(job.places.log_dir, LOGS)
