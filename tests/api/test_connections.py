@@ -192,6 +192,11 @@ def test_odd_but_whole_requests_leave_the_connection_in_step(busy: Front, name: 
     assert statuses(talk(busy, data)) == wanted
 
 
+def test_a_body_that_comes_behind_its_answer_is_no_head(busy: Front) -> None:
+    head = b"POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 200000\r\n\r\n"
+    assert statuses(talk(busy, head, *[b"x" * 50_000] * 4, GET, GET)) == [404, 200, 200]
+
+
 def test_every_cut_of_a_request_into_packets_is_read_the_same(busy: Front) -> None:
     data = HEAD + b"Content-Length: %d\r\n\r\n%s" % (len(PLAIN), PLAIN) + GET
     with ThreadPoolExecutor(8) as pool:

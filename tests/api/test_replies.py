@@ -184,6 +184,10 @@ def test_metrics_carry_both_prefixes_and_move_with_requests(front: Front) -> Non
     assert (
         after['vllm:time_to_first_token_seconds_count{model_name="glm-5.3-flash"}'] == after["lockstep_time_to_first_token_seconds_count"]
     )
+    steps = 'vllm:iteration_tokens_total_{}{{model_name="glm-5.3-flash"}}'
+    assert (after[steps.format("count")], after[steps.format("sum")]) == (
+        after["lockstep_steps_total"], after["lockstep_prompt_tokens_total"] + after["lockstep_generation_tokens_total"]
+    )  # fmt: skip
     assert after["lockstep_request_most_tokens_sum"] > before["lockstep_request_most_tokens_sum"]
     assert after["lockstep_request_inference_seconds_count"] == before["lockstep_request_inference_seconds_count"] + 1
     assert {"lockstep_requests_running", 'vllm:num_requests_running{model_name="glm-5.3-flash"}'} <= set(after)
@@ -197,4 +201,7 @@ def test_routes_we_do_not_have_are_404_in_json(front: Front, path: str) -> None:
         assert reply.status_code == 404
         assert reply.json()["error"]["code"] == "not_found"
     assert http.get("/v1/chat/completions").status_code == 405
+    wrong = http.put("/v1/responses/resp_0")
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "DELETE, GET, HEAD")
+    assert "needed: DELETE, GET, HEAD." in wrong.json()["error"]["message"]
     assert http.get("/ping").json() == {}

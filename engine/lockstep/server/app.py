@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import lockstep
@@ -88,17 +88,22 @@ async def _show_http_error(request: Request, error: Exception) -> Response:
     """The router's own refusals. OPTIONS is told the method; pages of other sites get no leave beyond that."""
     assert isinstance(error, HTTPException)
     method, path = request.method, request.scope["path"][:80]
-    if method == "OPTIONS" and error.status_code == 405:
-        return Response(status_code=204, headers=dict(error.headers or {}))
+    allowed = ""
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "another method")
+        # The router names the methods of one route only, and a path may have several.
+        routes = [route for route in request.app.routes if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE]
+        allowed = ", ".join(sorted({method for route in routes for method in route.methods or ()}))
+    headers = {"Allow": allowed} if allowed else {}
+    if method == "OPTIONS" and allowed:
+        return Response(status_code=204, headers=headers)
+    if allowed:
         message = f"{method} is not served at {path}; needed: {allowed}."
     else:
         message = f"There is nothing at {path}. GET /openapi.json lists what is served."
     shown = ApiError(
         error.status_code, message, code="method_not_allowed" if error.status_code == 405 else "not_found", kind="not_found_error"
     )
-    return Json(in_words_of(request.url.path, shown), shown.status, dict(error.headers or {}))
+    return Json(in_words_of(request.url.path, shown), shown.status, headers)
 
 
 async def _show_fault(request: Request, error: Exception) -> Json:

@@ -25,7 +25,7 @@ class Connection(HttpToolsProtocol):
 
     _late: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
-    _head_bytes = 0
+    _head_bytes, _in_body = 0, False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take it or refuse it."""
@@ -69,7 +69,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """A head is whole: its body may take longer."""
-        self._head_bytes = 0
+        self._head_bytes, self._in_body = 0, True
         self._wait(BODY_SILENCE_S)
         serving = self.app
         assert self.parser is not None
@@ -87,6 +87,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """All is there."""
+        self._in_body = False
         self._wait(None)
         super().on_message_complete()
 
@@ -96,7 +97,8 @@ class Connection(HttpToolsProtocol):
 
     @property
     def _is_between(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
+        # A request may be answered before all of it is there.
+        return self.cycle is None or (self.cycle.response_complete and not self._in_body)
 
     def _wait(self, seconds: float | None) -> None:
         if self._late is not None:

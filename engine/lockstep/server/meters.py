@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
 from lockstep.core.messages import Ready, Snapshot
@@ -151,6 +151,10 @@ class _EngineReadings(Collector):
         age_s = self._site.engine.last_step_age_s
         yield GaugeMetricFamily("lockstep_last_step_age_seconds", "Since the engine was heard while it has work, 0 without.", value=age_s)
         yield GaugeMetricFamily("lockstep_media_decoding", "Requests whose pictures are being decoded.", value=self._site.looking)
+        # A histogram there; its sum and count are what is known here, and what dashboards read.
+        steps = SummaryMetricFamily("vllm:iteration_tokens_total", "Tokens of each step, of prompts and replies.", labels=["model_name"])
+        steps.add_metric([self._model], snapshot.steps_total, snapshot.prompt_tokens_total + snapshot.generated_tokens_total)
+        yield steps
         told = asdict(facts) | asdict(snapshot)
         told["pool_usage"] = 1 - snapshot.pool_free_tokens / facts.pool_tokens if facts.pool_tokens else 0.0
         for row in READINGS:
