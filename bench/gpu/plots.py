@@ -166,7 +166,7 @@ def predicted(results: Results) -> Figure:
     """Rounds as predicted for the cards that were not here, from least to most, beside the H200's."""
     figure, (axes,) = _figure(height=3.8)
     rows = list(results["round"]["rounds"])
-    kinds = {"one": "one RTX PRO 6000", "captured": "two, if steps of two are captured", "launched": "two, launched by the host as now"}
+    kinds = {"one": "one RTX PRO 6000", "captured": "two, sums from card to card", "launched": "two, through NCCL"}
     for at, (kind, title) in enumerate(kinds.items()):
         found = [prediction.rounds(results, int(count))[kind] for count in rows]
         places = [place + (at - 1) * 0.25 for place in range(len(rows))]

@@ -179,14 +179,14 @@ def host_launch_us(results: Results) -> float:
 
 
 def launched_ms(results: Results, rows: int) -> Range:
-    """What the host needs to launch a round of two ranks kernel by kernel, as two ranks do."""
+    """What the host needs to launch a round of two ranks kernel by kernel, as over NCCL."""
     nodes = results["round"]["rounds"][str(rows)]["nodes"]
     launches = [nodes + SUMS * each for each in LAUNCHES_OF_A_SUM]
     return launches[0] * LEAST_LAUNCH_US / 1e3, launches[1] * host_launch_us(results) / 1e3
 
 
 def rounds(results: Results, rows: int) -> dict[str, Range]:
-    """One card; two with rounds captured, sums included; two as they are today, where the host launches while the cards work."""
+    """One card; two with rounds captured, sums from card to card included; two over NCCL, where the host launches while the cards work."""
     one = added(*round_parts(results, rows).values())
     captured, launched = added(one, exchange_ms(results, rows)), launched_ms(results, rows)
     return {"one": one, "captured": captured, "launched": (max(captured[0], launched[0]), max(captured[1], launched[1]))}

@@ -179,7 +179,7 @@ holds beyond its own bytes, at {ghz[1]} GHz and no faster for more multiprocesso
 - dense matrices: {dense:.2f} GB a round; small launches: {small:.2f} GB and {stream:.2f} GB of states a stream, one stream up to 8 rows
   and four from 16; latents and index of a long context come on top;
 - sums, {sums} a round: least our launch as measured on one card and {pcie[0]:.0f} GB/s, most NCCL's times on four such cards;
-- today the host launches the steps of two ranks, since nobody has tried to capture their sums: {nodes} launches and those of the sums, at
+- two ranks whose sums pass from card to card capture their steps; through NCCL the host launches {nodes} and those of the sums, at
   {least:.0f} us each, published, to {most:.0f} us, as a step of 6 layers once took here (`q4` in
   [step_h200.json](../bench/results/step_h200.json), by a script of commit b5e2bec that is gone). The host works while the cards do.
 
@@ -207,7 +207,7 @@ def _predicted(results: Results) -> list[str]:
         "", "## Predicted: RTX PRO 6000", "",
         "Nothing here was measured on such a card. Milliseconds of a round behind a short context, q4, even routing:", "",
         "![Predicted rounds](gpu/predicted.svg)", "",
-        *_table(["rows", "bytes alone", "one card", "two, if captured", "two, launched by the host as now", "of both, sums"], by_rows), "",
+        *_table(["rows", "bytes alone", "one card", "two, sums from card to card", "two, through NCCL", "of both, sums"], by_rows), "",
         "Parts of one card's:", "",
         *_table(["rows", *parts[1]], [[str(rows), *map(_range, parts[rows].values())] for rows in counts]), "",
         how, "",
@@ -246,7 +246,7 @@ def quotes(results: Results) -> Iterator[str]:
     alone = ", ".join(_range(one["one"]) for one in rounds)
     yield f"predicted for one: a round of {', '.join(rows)} rows {alone} ms"
     launched, captured = _range(rounds[0]["launched"]), _range(rounds[0]["captured"])
-    yield f"predicted: a round of 1 row {launched} ms, {captured} once steps of two are captured"
+    yield f"predicted: a round of 1 row {captured} ms with sums from card to card, {launched} through NCCL"
     few, many = (_range(prediction.exchange_ms(results, count)) for count in (1, 32))
     yield f"predicted: {few} ms a round of 1 row, {many} of 32"
     yield f"predicted: {_range(prediction.added(*prediction.prompt_parts(results).values()))} ms a slice"

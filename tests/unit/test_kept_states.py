@@ -24,6 +24,8 @@ from lockstep.run.pictures import PictureRows
 class OtherRank:
     """Exchange of one of two ranks. The other's part of every sum is `others`."""
 
+    captured = False
+
     def __init__(self, rank: int, others: Tensor) -> None:
         self.share, self.others = Share(rank, 2), others
 

@@ -32,5 +32,14 @@ class Head:
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """`[R, D]` to fp32 `[R, V]`, any R; rows run in step tiles, so a row's logits do not depend on R."""
+        return self.whole(self.part(hidden))
+
+    def part(self, hidden: Tensor) -> Tensor:
+        """This rank's columns `[R, V / ranks]`, in the type that travels; fp32 where they are all there are."""
         parts = [self.project(part) for part in hidden.split(MAX_STEP_ROWS)]
-        return self.exchange.join(torch.cat(parts) if len(parts) > 1 else parts[0]).float()
+        columns = torch.cat(parts) if len(parts) > 1 else parts[0]
+        return columns.float() if self.exchange.share.ranks == 1 else columns
+
+    def whole(self, columns: Tensor) -> Tensor:
+        """Logits, from what `part` gave each rank."""
+        return self.exchange.join(columns).float()

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from lockstep.config.share import WHOLE, Share
@@ -13,6 +14,11 @@ class Exchange(Protocol):
     @property
     def share(self) -> Share:
         """Which rank this is."""
+        ...
+
+    @property
+    def captured(self) -> bool:
+        """True if a CUDA graph may hold `add`."""
         ...
 
     def add(self, partial: Tensor) -> Tensor:
@@ -31,7 +37,7 @@ class Exchange(Protocol):
 class Alone:
     """The only rank: what it has is all there is."""
 
-    share = WHOLE
+    share, captured = WHOLE, True
 
     def add(self, partial: Tensor) -> Tensor:
         return partial
@@ -44,3 +50,8 @@ class Alone:
 
 
 ALONE = Alone()
+
+
+def every_rank(exchange: Exchange, yes: bool, device: torch.device) -> bool:
+    """True if every rank says yes."""
+    return exchange.add(torch.tensor([[float(yes)]], device=device)).item() == exchange.share.ranks

@@ -126,9 +126,8 @@ class GlmModel:
         self._stores = [next(stores) if kind is Attention.DSA else None for kind in self.config.attention_kinds]
         grouped = all(isinstance(layer.mlp, DenseMlp) or isinstance(layer.mlp.experts, GroupedExperts) for layer in self.layers)
         if Rounds.run_here(self.config, slots, grouped):
-            # What ranks tell each other goes by the host unless a library takes it into a graph, which nobody has tried.
-            alone, attentions = self.exchange.share.ranks == 1, [layer.attention for layer in self.layers]
-            self.rounds = Rounds(self.config, attentions, pool, slots, self._round, alone)
+            attentions = [layer.attention for layer in self.layers]
+            self.rounds = Rounds(self.config, attentions, pool, slots, self._round, self.exchange)
             attending = [layer.attention for layer in self.layers if isinstance(layer.attention, LatentAttention)]
             # Shapes of which some product takes no more than a tile at a time gain nothing from slices.
             if all(attention.project.joined is not None for attention in attentions):
@@ -190,9 +189,9 @@ class GlmModel:
         sequences, tokens = [windows[w][0] for w in order], [windows[w][1] for w in order]
         active = tuple(sum(len(ids) > step for ids in tokens) for step in range(len(tokens[0])))
         if self.rounds is not None:
-            found, opened = self.rounds.run(sequences, tokens, active, order, taps)
+            (hidden, kept, columns), opened = self.rounds.run(sequences, tokens, active, order, taps)
             self._open = (list(windows), order, opened)
-            return RowOutput(*found)
+            return RowOutput(hidden, kept, self._head.whole(columns))
         rows = self._planner.plan(sequences, tokens, active, host.padded(total, self.embedding.table, STEP_ROWS))
         window = StepWindow(self.slots, [sequence.slot for sequence in sequences], active, rows.padded)
         self._open = (list(windows), order, window)
@@ -225,7 +224,7 @@ class GlmModel:
     def _round(self, rows: Rows, taps: Items[int], order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         output = self._forward(rows, None, taps)
         hidden = output.hidden.index_select(0, order)
-        return hidden, output.taps.index_select(1, order), self._head(hidden)
+        return hidden, output.taps.index_select(1, order), self._head.part(hidden)
 
     @torch.inference_mode()
     def state_hash(self, sequence: Sequence) -> str:

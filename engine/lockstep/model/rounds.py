@@ -3,6 +3,7 @@
 Replays of a captured step and plain runs of it (`graphs` False) are the same launches over the same memory. Computes nothing of the model.
 """
 
+import logging
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from lockstep.kernels.indexer import paged as indexing
 from lockstep.kernels.kda import chain
 from lockstep.kernels.latent_attention import paged
 from lockstep.kernels.round import Round
+from lockstep.layers.exchange import Exchange, every_rank
 from lockstep.layers.kda import KdaAttention
 from lockstep.layers.latent_attention import LatentAttention
 from lockstep.layers.rows import Rows
@@ -26,11 +28,12 @@ from lockstep.layers.rows import Rows
 BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 Outputs = tuple[Tensor, Tensor, Tensor]
 Forward = Callable[[Rows, Items[int], Tensor], Outputs]
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Captured:
-    """A step of some number of rows: what it is told, and what comes out of it: hidden rows, taps, logits."""
+    """A step of some number of rows: what it is told, and what comes out of it: hidden rows, taps, this rank's logits."""
 
     at: Round
     rows: Rows
@@ -42,7 +45,8 @@ class _Captured:
 class Rounds:
     """Steps of one model over one pool and its slots.
 
-    `forward` computes hidden rows, taps and logits from rows, the layers tapped, and the order in which rows are to come back."""
+    `forward` computes hidden rows, taps and this rank's logits from rows, the layers tapped, and the order in which rows are to come back.
+    Steps are captured if what `exchange` does may be."""
 
     def __init__(
         self,
@@ -51,9 +55,10 @@ class Rounds:
         pool: TokenPool,
         slots: StateSlots,
         forward: Forward,
-        graphs: bool,
+        exchange: Exchange,
     ) -> None:
-        self.graphs = graphs
+        self.graphs = exchange.captured
+        self._exchange = exchange
         self._config, self._pool, self._slots, self._forward = config, pool, slots, forward
         self._kda = [one for one in attentions if isinstance(one, KdaAttention)]
         self._attending = [one for one in attentions if isinstance(one, LatentAttention)]
@@ -86,16 +91,34 @@ class Rounds:
             # What is decided or compiled at first use must not fall into a capture.
             held.out = self._forward(held.rows, taps, held.order)
             if self.graphs:
-                torch.cuda.synchronize()
-                held.graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(held.graph, self._memory):
-                    held.out = self._forward(held.rows, taps, held.order)
-        if held.graph is not None and self.graphs:
+                self._capture(held, taps, count)
+        elif held.graph is not None and self.graphs:
             held.graph.replay()
         else:
             held.out = self._forward(held.rows, taps, held.order)
-        hidden, kept, logits = held.out
-        return (hidden[:count], kept[:, :count], logits[:count]), Opened(self, held.at, [one.slot for one in sequences])
+        return _first(held.out, count), Opened(self, held.at, [one.slot for one in sequences])
+
+    def _capture(self, held: _Captured, taps: Items[int], count: int) -> None:
+        """Capture the step that has just run plainly, and run it so. Steps stay plain from here on unless that gives the same bits."""
+        assert held.out is not None
+        graph, out, fault, device = torch.cuda.CUDAGraph(), held.out, "", held.order.device
+        torch.cuda.synchronize()
+        try:
+            # The library between ranks asks for its events from a thread of its own, which must not end a capture.
+            with torch.cuda.graph(graph, self._memory, capture_error_mode="thread_local"):
+                out = self._forward(held.rows, taps, held.order)
+        except RuntimeError as error:
+            fault = f"it cannot be captured: {error}"
+        # What another rank cannot do stays plain here too: a replay waits for the other's.
+        if every_rank(self._exchange, not fault, device):
+            graph.replay()
+            if not all(map(torch.equal, _first(out, count), _first(held.out, count))):
+                fault = "a replay gives other bits than plain launches"
+            if every_rank(self._exchange, not fault, device):
+                held.graph, held.out = graph, out
+                return
+        self.graphs = False
+        log.warning("steps of %d rows stay plain launches, which is slower: %s", held.at.rows, fault or "another rank refuses")
 
     def _captured(self, rows: int, scored: bool, taps: tuple[int, ...]) -> _Captured:
         key = rows, scored, taps
@@ -179,6 +202,11 @@ class Rounds:
     def flip(self, slot: int) -> None:
         """The state behind the window becomes the committed one."""
         self._slots.flip(slot)
+
+
+def _first(out: Outputs, count: int) -> Outputs:
+    hidden, kept, logits = out
+    return hidden[:count], kept[:, :count], logits[:count]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,9 @@ _MEET = timedelta(minutes=2)
 class TorchExchange:
     """The default process group, one rank a process."""
 
+    # A replay would not be under the library's watch, and nobody has tried one.
+    captured = False
+
     def __init__(self, share: Share, device: str) -> None:
         self.share, self._device = share, device
 

@@ -7,7 +7,6 @@ tile's rows: what a drafter makes of a row may depend on the token behind it, wh
 import logging
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from lockstep.cache import PAGE_TOKENS, Saved
@@ -16,7 +15,7 @@ from lockstep.cache.spill import SpillError, SpillFolder
 from lockstep.core.grid import last_tile, pages_of
 from lockstep.core.plan import Restore, Spill
 from lockstep.draft.stream import Stream
-from lockstep.layers.exchange import Exchange
+from lockstep.layers.exchange import Exchange, every_rank
 from lockstep.run.memory import PAGES, StreamMemory
 
 log = logging.getLogger("lockstep.kept")
@@ -91,5 +90,4 @@ class KeptStates:
         except SpillError as error:
             log.warning("%s", error)
         # exact: a state is used on all ranks or on none.
-        mine = torch.tensor([[float(saved is not None)]], device=self._memory.device)
-        return saved if self._exchange.add(mine).item() == self._exchange.share.ranks else None
+        return saved if every_rank(self._exchange, saved is not None, self._memory.device) else None
