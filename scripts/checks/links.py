@@ -17,7 +17,8 @@ MAP = "docs/structures.md"
 # Folders of which the map shows every folder right below.
 MAPPED = (".", "scripts", "scripts/recipe", "engine", "engine/lockstep", "tests")
 DRAWN = re.compile(r"^( *)([\w.-]+)/  +\S", re.MULTILINE)
-LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)")
+HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 MARKED = re.compile(r"`([\w./-]+?)(?::+[\w.]+)?`")
 ENDINGS = (".py", ".md", ".cu", ".cuh", ".json", ".yaml", ".toml", ".sh", ".lock", ".in", ".html", ".jinja")
 # Paths that are made at run time, and heads of paths in other places.
@@ -53,6 +54,11 @@ def routes(root: Path) -> set[str]:
     return served | {"/openapi.json"}
 
 
+def anchors(text: str) -> set[str]:
+    """What a link may name behind `#`: headings in lower case, blanks as dashes, other marks left out."""
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(text)}
+
+
 def drawn(text: str) -> Iterator[str]:
     """Folders of the map: in its first block, two blanks a level, `name/` and what belongs there."""
     above: list[str] = []
@@ -72,9 +78,10 @@ def findings(root: Path) -> Iterator[str]:
     known, served = places(root), routes(root)
     for page in (path for path in files(root) if path.suffix == ".md"):
         text = (root / page).read_text(encoding="utf-8")
-        for link in LINK.findall(text):
-            if "://" not in link and not (root / page.parent / link).exists():
-                yield f"{page}: the link {link} leads nowhere"
+        for link, part in LINK.findall(text):
+            place = root / page.parent / link if link else root / page
+            if "://" not in link and not (place.exists() and (not part or part in anchors(place.read_text(encoding="utf-8")))):
+                yield f"{page}: the link {link}{'#' * bool(part)}{part} leads nowhere"
         for word in MARKED.findall(text):
             if is_path(word) and not is_there(word.rstrip("/"), known):
                 yield f"{page}: {word} is not there"

@@ -178,14 +178,14 @@ def test_links_and_paths_that_lead_nowhere_are_named_and_others_are_not(tree: Pa
     write(tree, "patches/0001-a.patch", "+++ b/lockstep/run/ring.py\n")
     write(tree, "engine/lockstep/server/health.py", '@router.get("/health", responses={})\n@router.get(\n    "/v1/r/{id}"\n)\n')
     write(tree, "docs/structures.md", "```\nengine/   a\n  lockstep/   b\n    run/   c\n    server/   f\npatches/   d\ndocs/   e\n```\n")
-    write(
-        tree, "README.md", "[a](docs/structures.md#part) [b](https://example.test/c) `run/ranks` `run/ring.py` `/health` `start.sh stop`\n"
-    )
+    good = "[a](docs/structures.md) [c](#a-part-and-more) [b](https://example.test/c) `run/ranks` `run/ring.py` `/health` `/v1/r`"
+    write(tree, "README.md", f"# A part, and `more`\n{good}\n")
     assert list(links.findings(tree)) == []
-    write(tree, "README.md", "[a](docs/gone.md) and `run/gone.py`, `ranks.py:30`, `GET /health/live`\n")
+    write(tree, "README.md", "[a](docs/gone.md), [b](docs/structures.md#part), `run/gone.py`, `ranks.py:30`, `GET /health/live`\n")
     write(tree, "docs/structures.md", "```\nengine/   a\n  lockstep/   b\n    gone/   c\n    server/   f\npatches/   d\ndocs/   e\n```\n")
     assert list(links.findings(tree)) == [
         "README.md: the link docs/gone.md leads nowhere",
+        "README.md: the link docs/structures.md#part leads nowhere",
         "README.md: run/gone.py is not there",
         "README.md: there is no route /health/live",
         "docs/structures.md: the map has no line for engine/lockstep/run/",
