@@ -87,6 +87,16 @@ def test_a_container_of_the_same_name_that_is_not_this_ones_is_told_before_anyth
     assert box.run("doctor", **host.settings).returncode == 0
 
 
+def test_doctor_asks_on_where_nobody_knows_whether_the_server_lives(host: GpuHost) -> None:
+    host.box.run(**host.settings)
+    host.engine.kill()
+    host.engine.wait()
+    done = host.box.run("doctor", **host.settings)
+    assert done.returncode == 4
+    assert "[E_DOCKER]" in done.stderr
+    assert "[I_AUTH]" in done.stdout
+
+
 def test_a_collapsed_answer_of_the_big_model_fails_the_smoke_test(host: GpuHost) -> None:
     host.plan(says={"word": {"content": "!" * 12}})
     done = host.box.run(**host.settings)

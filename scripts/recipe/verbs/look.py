@@ -27,9 +27,9 @@ def status(job: Job, words: Sequence[str]) -> int:
     job.ui.line(f"run:      {record.folder}")
     if not server.is_alive(record):
         _say(job, "dead", record)
-        number = record.identity.pid if record.identity else launch.container
+        which = f"process {record.identity.pid}" if record.identity else f"container {launch.container}"
         last = runlog.tail(record.log, 1)
-        job.ui.line(f"state:    dead: the server (process {number}) ended without ./stop.sh")
+        job.ui.line(f"state:    dead: the server ({which}) ended without ./stop.sh")
         job.ui.line(f"last log: {last[0] if last else '(no line)'}")
         job.ui.line("do this:  ./start.sh archives its logs and starts again")
         return UNWELL

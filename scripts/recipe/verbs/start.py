@@ -78,14 +78,16 @@ def rollback(job: Job, words: Sequence[str]) -> int:
 
 def doctor(job: Job, words: Sequence[str]) -> int:
     """Every check of a start, and no start: nothing is made or changed. Exit status of the failure told last, or 0."""
-    old = server.find(job.places)
-    old = old if old is not None and server.is_alive(old) else None
-    known: list[Failure] = []
+    old, known = server.find(job.places), list[Failure]()
+    try:
+        old = old if old is not None and server.is_alive(old) else None
+    except Failure as failure:
+        old, known = None, [failure]
     try:
         checks = _preparation(job, old, serves=True).checks
     except Failure as failure:
         # The engine cannot be built from these files; everything else can be asked all the same.
-        checks, known = checks_of(job, Environment("host", job), old, list, serves=True), [failure]
+        checks, known = checks_of(job, Environment("host", job), old, list, serves=True), [*known, failure]
     checks.ask_all(known)
     job.ui.line("Nothing stands in the way of a start.")
     return 0
