@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from fixtures.cuda_bench import Bench
 from fixtures.cuda_model import Memory, slices_and_steps_change_no_bit
 from fixtures.draw_cases import MODES, plain, request, shapes
 from fixtures.host_cuda import standing_in, standing_in_for_models
+from lockstep.kernels.linear import rows
 from lockstep.run.draws import Draws
+from tuning.benches import DenseBench
 
 pytestmark = pytest.mark.compiler
 torch.set_num_threads(1)
@@ -69,8 +72,8 @@ def test_values_and_rows_that_do_not_see_each_other(bench: Bench, name: str):
 
 def test_the_sampler_draws_the_ids_of_the_plain_one(bench: Bench):
     vocabulary, width = 600, 608
-    draws, rows = Draws(vocabulary, 16, bench.device), list(shapes(vocabulary, width).values())
-    logits = torch.stack([rows[at % len(rows)] for at in range(len(MODES))]).bfloat16()
+    draws, kinds = Draws(vocabulary, 16, bench.device), list(shapes(vocabulary, width).values())
+    logits = torch.stack([kinds[at % len(kinds)] for at in range(len(MODES))]).bfloat16()
     asked = [request(how, 7 * at, vocabulary) for at, how in enumerate(MODES.values())]
     draws.ask(asked)
     draws.sampler.launch(logits)
@@ -80,6 +83,22 @@ def test_the_sampler_draws_the_ids_of_the_plain_one(bench: Bench):
     draws.ask(asked[part])
     draws.sampler.launch(logits[part].contiguous())
     assert draws.read() == whole[part]
+
+
+def test_a_launch_that_a_step_asked_for_is_the_one_that_is_searched(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """Heads of a wider row among them, and a row alone, of which torch says any stride."""
+    monkeypatch.setattr(rows.KERNEL, "asked", {})
+    packed = replace(rows.pack_bf16(bench.draw(4 * 32, 64)), heads=4)
+    wide = bench.draw(8, 6 * 64).unflatten(1, (6, 64))[:, :4]
+    alone = torch.empty_like(wide[:1].as_strided((1, 4, 64), (64, 64, 1)))
+    for x in (wide, wide[:1], alone):
+        rows.linear(x, packed)
+    asked = dict(rows.KERNEL.asked)
+    assert len(asked) == 2
+    for case, default in asked.items():
+        search = DenseBench(rows.KERNEL, case, torch.device(bench.device), [1])
+        assert not search.run(default, 1, search.rows[1]).isnan().any()
+    assert rows.KERNEL.asked == asked
 
 
 def test_slices_and_steps_of_a_model_change_no_bit(tmp_path: Path):

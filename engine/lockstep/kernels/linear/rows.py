@@ -121,7 +121,8 @@ def product(
     if x.dtype is not torch.bfloat16 or not 0 < rows <= MOST_ROWS or x.numel() != rows * one.heads * one.inputs or not x[0].is_contiguous():
         raise ValueError(f"{x.dtype} {tuple(x.shape)}; needed: torch.bfloat16 of 1 to {MOST_ROWS} rows of {one.inputs} in a row")
     paired = limit is not None
-    found = chosen(macros(parts, rows, cuda.target(x.device), paired) | {"FROM": x.stride(0)})
+    # A row alone lies apart from nothing, and its stride may be any number.
+    found = chosen(macros(parts, rows, cuda.target(x.device), paired) | ({"FROM": x.stride(0)} if rows > 1 else {}))
     shared = shared_bytes(found)
     kernel = cuda.load(SOURCE, found, x.device, {"rows_product": shared})["rows_product"]
     if out is None:
