@@ -181,6 +181,7 @@ def loglikelihoods(front: Front, pairs: list[tuple[list[int], list[int]]]) -> li
     found = []
     for choice, (start, _) in zip(sorted(reply.json()["choices"], key=lambda one: one["index"]), pairs, strict=True):
         rows = choice["logprobs"]
+        assert all(word in top for word, top in zip(rows["tokens"][1:], rows["top_logprobs"][1:], strict=True)), "likely or not"
         told = rows["token_logprobs"][len(start) : -1]
         likeliest = [max(top.values()) for top in rows["top_logprobs"][len(start) : -1]]
         found.append((sum(told), told == likeliest))

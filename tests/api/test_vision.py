@@ -141,6 +141,13 @@ def test_amounts_are_bounded(seeing: Front) -> None:
     assert 200 < low.json()["usage"]["prompt_tokens"] < 400
 
 
+def test_the_time_a_picture_takes_counts_for_its_requests_deadline(seeing: Front) -> None:
+    sent = body(part(data_url(honest_picture("JPEG", (1200, 900), seed=9)), detail="low"))
+    late = seeing.http.post(CHAT, json=sent | {"deadline_s": 0.01})
+    assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline_exceeded")
+    assert seeing.http.post(CHAT, json=sent | {"deadline_s": 60}).status_code == 200
+
+
 def test_without_vision_a_users_picture_is_refused_and_a_tools_becomes_a_note(serve: Callable[..., Front]) -> None:
     front = serve({"rounds": rounds("ok")}, "--no-vision")
     picture = part(drawn("circle", "red"))

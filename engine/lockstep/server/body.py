@@ -5,7 +5,9 @@ Stricter than `json.loads`: no NaN, no Infinity, no repeated keys, no half chara
 import asyncio
 import json
 import re
+import time
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
@@ -22,6 +24,9 @@ INLINE_BYTES, THREAD_BYTES, ASIDE_BYTES = 1 << 16, 1 << 20, 1 << 14
 # More than a prompt of ids has that fills the largest window, with room for what stands around it; and of values that are no numbers,
 # which take more time to hand on.
 MAX_VALUES, MAX_PARTS = (1 << 20) + (1 << 16), 1 << 17
+
+# When the request that is served was all there, on the monotonic clock.
+ARRIVED_S = ContextVar[float]("arrived_s")
 
 _UNION_BRANCHES = frozenset({"str", "int", "bool", "list", "dict", "none"})
 
@@ -69,6 +74,7 @@ async def read_bytes(request: Request, limit: int = MAX_BODY_BYTES) -> bytearray
     except ClientDisconnect:
         raise bad_request("The connection closed before the body was complete.") from None
     request.state.sent_bytes = len(data)
+    ARRIVED_S.set(time.monotonic())
     return data
 
 

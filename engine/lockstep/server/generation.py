@@ -17,7 +17,7 @@ from starlette.requests import Request
 
 from lockstep.core.errors import CONTEXT_EXCEEDED, QUEUE_FULL, EngineDied, EngineRejected
 from lockstep.core.types import EngineRequest, FinishReason, Grammar, Picture, RoundEvent, Sampling, TokenLogprob, Usage
-from lockstep.server.body import Result, aside
+from lockstep.server.body import ARRIVED_S, Result, aside
 from lockstep.server.deployment import Deployment
 from lockstep.server.errors import ApiError, bad_request, expired, failed, from_engine, overloaded, unavailable
 from lockstep.server.schema import GenerationBody
@@ -181,7 +181,7 @@ class Generation:
         self.logprobs: list[TokenLogprob] = []
         self.prompt_logprobs: tuple[TokenLogprob, ...] = ()
         self._site, self._route, self._param = site, route, prompt_param
-        self._began_s = time.monotonic()
+        self._began_s = ARRIVED_S.get(time.monotonic())
         self._first_s = self._last_s = 0.0
         self._engine_usage = Usage()
         self._state_hash: str | None = None

@@ -42,9 +42,11 @@ class TextLogprobs:
         """The next rows; the first token of a prompt has no logarithm. None for no rows."""
         told: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         for token, row in rows:
-            told["tokens"].append(spelled(self._tokenizer, token))
+            told["tokens"].append(word := spelled(self._tokenizer, token))
             told["token_logprobs"].append(row.logprob if row else None)
-            told["top_logprobs"].append({spelled(self._tokenizer, other): value for other, value in row.top} if row else None)
+            # The token itself is among them, likely or not.
+            ranked = {spelled(self._tokenizer, other): value for other, value in row.top} if row else {}
+            told["top_logprobs"].append({word: row.logprob} | ranked if row else None)
             told["text_offset"].append(self._offset)
             self._offset += len(self._text.feed(self._tokenizer.token_bytes(token)))
         return told if rows else None
