@@ -23,7 +23,7 @@ class Unjoined:
     """Rank 0 of `ranks` with nobody to talk to: every shape is a rank's own, no value means anything."""
 
     def __init__(self, ranks: int) -> None:
-        self.share = Share(0, ranks)
+        self.share, self.captured = Share(0, ranks), False
 
     def add(self, partial: Tensor) -> Tensor:
         """The part for the sum."""
