@@ -33,14 +33,14 @@ fake_python() { # name, status of the version question
   fake_python python3.12 0
   PATH="$bin" run "$root/start.sh" status
   [ "$status" -eq 0 ]
-  [ "$output" = "python3.12 -s -m recipe status" ]
+  [ "$output" = "python3.12 -s -P -m recipe status" ]
 }
 
 @test "PYTHON names the one to take" {
   fake_python python3 0
   fake_python mine 0
   PYTHON="$bin/mine" PATH="$bin" run "$root/start.sh"
-  [ "$output" = "mine -s -m recipe" ]
+  [ "$output" = "mine -s -P -m recipe" ]
 }
 
 @test "a PYTHON that cannot be taken is named, and no other is taken in its place" {
@@ -65,16 +65,16 @@ fake_python() { # name, status of the version question
 @test "stop.sh and prepare.sh hand over their verb" {
   fake_python python3 0
   PATH="$bin" run "$root/stop.sh"
-  [ "$output" = "python3 -s -m recipe stop" ]
+  [ "$output" = "python3 -s -P -m recipe stop" ]
   PATH="$bin" run "$root/scripts/prepare.sh"
-  [ "$output" = "python3 -s -m recipe prepare" ]
+  [ "$output" = "python3 -s -P -m recipe prepare" ]
 }
 
 @test "words arrive, from any folder" {
   fake_python python3 0
   cd /
   PATH="$bin" run "$root/start.sh" logs "a b"
-  [ "$output" = "python3 -s -m recipe logs a b" ]
+  [ "$output" = "python3 -s -P -m recipe logs a b" ]
 }
 
 @test "an unknown verb is refused with the code of wrong settings" {
@@ -100,9 +100,11 @@ fake_python() { # name, status of the version question
   [ -z "$(ls)" ]
 }
 
-@test "foreign Python variables do not reach the program" {
+@test "neither foreign Python variables nor the files of the folder it is called from reach the program" {
   mkdir "$BATS_TEST_TMPDIR/evil"
   echo 'raise SystemExit(77)' >"$BATS_TEST_TMPDIR/evil/argparse.py"
+  cp "$BATS_TEST_TMPDIR/evil/argparse.py" "$BATS_TEST_TMPDIR/evil/failure.py"
+  cd "$BATS_TEST_TMPDIR/evil"
   PYTHONPATH="$BATS_TEST_TMPDIR/evil" PYTHONHOME=/nowhere run "$root/start.sh" help
   [ "$status" -eq 0 ]
 }
