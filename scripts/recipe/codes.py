@@ -78,7 +78,7 @@ _ALL = (
     Code("E_INTERRUPTED", "the work was interrupted; the next start goes on from there", "start again when ready", "interrupt"),
     Code("E_CONFIG", "a setting or argument is outside what is allowed", "correct the setting or argument named", "config"),
     Code("E_PLATFORM", "the host is not Linux on x86_64 (or aarch64 for the embedded profile)", "use a supported host", "host"),
-    Code("E_PYTHON", "no Python of at least 3.11 was found", "install Python 3.11 or later, or name it in PYTHON", "host"),
+    Code("E_PYTHON", "no Python that fits was found", "install Python 3.11 or later (embedded: 3.11), or name it in PYTHON", "host"),
     Code("E_DEPENDENCY", "a tool is missing", "install the tools named", "host"),
     Code("E_VENV", "a Python environment cannot be made", "apt-get install python3-venv (Debian, Ubuntu), then start again", "host"),
     Code("E_SERVICE", "the units for systemd could not be written, or systemd does not take them", "read what it says of them", "host"),

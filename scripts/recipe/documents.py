@@ -16,8 +16,7 @@ Generated from `scripts/recipe/settings.py` by `./start.sh documents`.
 The environment beats `scripts/local.sh`, which beats `.env`, which beats the defaults. An empty value counts as not given.
 `./start.sh config` shows what holds here and where it comes from.
 
-`.env` holds one `KEY=value` a line and is never executed: no `$`, no escapes, no continuation lines.
-Quote a value that holds ` #`.
+`.env` holds one `KEY=value` a line and is never executed: no `$`, no escapes, no continuation lines. Quote a value that holds ` #`.
 `scripts/local.sh` is Bash that you trust; it may compute from the defaults, such as `CONTEXT=$((TWO_GPU[CONTEXT] / 2))`."""
 CODES_HEAD = """# Codes
 

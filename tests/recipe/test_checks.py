@@ -46,6 +46,13 @@ def test_environments_need_ensurepip_or_the_right_to_install_it(facts: Venv, cod
     assert venv.check(facts).code == code
 
 
+def test_a_python_without_listed_packages_is_refused_before_anything_is_fetched() -> None:
+    finding = venv.check(Venv("3.12", has_ensurepip=True, can_install=False), "3.11")
+    assert (finding.code, finding.found) == ("E_PYTHON", "Python 3.12")
+    assert "PYTHON=python3.11 ./start.sh" in finding.remedy
+    assert venv.check(Venv("3.11", has_ensurepip=True, can_install=False), "3.11").code == "I_DEPENDENCY"
+
+
 def test_the_remedy_without_gpus_names_the_embedded_profile() -> None:
     assert gpu.check(Gpus((), "no GPU driver"), ("0", "1")).code == "E_GPU"
     assert "PROFILE=embedded" in CODES["E_GPU"].remedy

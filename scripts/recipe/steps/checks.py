@@ -16,6 +16,7 @@ from recipe.job import Job
 from recipe.plan import Action, Task
 from recipe.settings import EMBEDDED
 
+LISTED = "3.11"  # the Python of requirements/engine-cpu.lock, docs/decisions/0002
 TOOLS = ("bash", "git")
 WRITTEN = ("STATE_DIR", "DATA_DIR", "LOG_DIR")
 POLL_S = 1.0
@@ -83,7 +84,7 @@ class ChecksStep:
         asked = [
             (True, "platform", lambda: [platform.check(host.machine(), machines)]),
             (True, "tools", lambda: [dependencies.check(host.tools(TOOLS, environment), TOOLS)]),
-            (True, "Python environments", lambda: [venv.check(host.python(environment))]),
+            (True, "Python environments", lambda: [venv.check(host.python(environment), "" if is_container or has_gpus else LISTED)]),
             (is_container, "Docker", self._docker),
             (is_container and has_gpus, "GPUs in containers", self._runtime),
             (True, "GPUs", self._gpus),
