@@ -17,9 +17,7 @@ class Venv:
 def check(facts: Venv, need: str = "") -> Finding:
     """`need`: the only version for which packages are listed; empty for any."""
     if need not in ("", facts.version):
-        return Finding(
-            "E_PYTHON", f"Python {facts.version}", f"Python {need}, whose packages are listed", f"PYTHON=python{need} ./start.sh"
-        )
+        return Finding("E_PYTHON", f"Python {facts.version}", f"Python {need}, as requirements/ lists", f"PYTHON=python{need} ./start.sh")
     if facts.has_ensurepip:
         return Finding("I_DEPENDENCY", f"Python {facts.version} with venv and ensurepip")
     if facts.can_install:
