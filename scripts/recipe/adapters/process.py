@@ -47,7 +47,7 @@ def ask(argv: Sequence[str], environment: Mapping[str, str], *, timeout_s: float
 def run(argv: Sequence[str], environment: Mapping[str, str], *, log: Path, on_tick: Callable[[], None] = lambda: None) -> int:
     """Run a command to its end, its output appended to `log`; returns its status (127: it cannot be run).
 
-    It works in `/`, where nothing of the caller's is in its way, in a process group of its own, which an interrupt of this program ends whole.
+    It works in `/`, where nothing of the caller's is in its way, in its own process group, which an interrupt of this program ends whole.
     The kernel asks it to end where this program is killed. `on_tick` is called about once a second meanwhile.
     """
     with log.open("ab") as output:
