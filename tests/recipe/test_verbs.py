@@ -182,7 +182,8 @@ def test_uninstall_touches_nothing_that_others_keep_in_the_same_folders(box: Box
 def test_uninstall_leaves_what_another_clone_uses_and_no_empty_folder(box: Box, tmp_path: Path) -> None:
     box.run()
     box.stop()
-    (tmp_path / "other").mkdir()
+    for folder in (tmp_path / "other", box.home / ".cache/glm-5.3-flash/unfinished"):
+        folder.mkdir()
     data = box.home / ".cache/glm-5.3-flash"
     other = box.home / ".cache/glm-5.3-flash/engines/0123456789abcdef/ready.json"
     other.parent.mkdir()

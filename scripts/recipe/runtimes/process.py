@@ -20,13 +20,8 @@ KILL_WAIT_S = 5.0
 
 class ProcessRuntime:
     def line(self, launch: Launch, folder: Path) -> str:
-        words = [
-            "env",
-            "-i",
-            *(f"{name}={value}" for name, value in self._environment(launch, folder).items()),
-            "setsid",
-            *launch.argv_in(folder),
-        ]
+        told = [f"{name}={value}" for name, value in self._environment(launch, folder).items()]
+        words = ["env", "-i", *told, "setsid", *launch.argv_in(folder)]
         return f"cd {shlex.quote(launch.cwd)} && {shlex.join(words)} >>{shlex.quote(str(folder / runlog.SERVER_LOG))} 2>&1 &"
 
     def _environment(self, launch: Launch, folder: Path) -> dict[str, str]:

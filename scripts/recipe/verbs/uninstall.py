@@ -48,7 +48,7 @@ def uninstall(job: Job, words: Sequence[str]) -> int:
             job.ui.line(f"  no image was removed: {fault}")
         for place in places:
             shutil.rmtree(place) if place.is_dir() and not place.is_symlink() else place.unlink()
-    for folder in dict.fromkeys([*(place.parent for place in places), job.data_dir]):
+    for folder in dict.fromkeys([*(place.parent for place in places), job.data_dir / "unfinished", job.data_dir]):
         with contextlib.suppress(OSError):
             # One that holds something else stays.
             folder.rmdir()
