@@ -22,7 +22,7 @@ SIGNAL_BASE = 128
 JSON_OF_THEIR_OWN = ("patches", "verify")
 WITHOUT_PLAN = ("install-service", "watch", "support-bundle", "documents")
 HELP = ("help", "-h", "--help")
-FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL, CLOSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG), (errno.EACCES, errno.EPERM, errno.EROFS)
 Run = Callable[[Job, Sequence[str]], int]
 
 
@@ -107,8 +107,9 @@ def _explained(error: Exception) -> Failure:
     """What the host is to blame for has a code of its own."""
     if isinstance(error, OSError) and error.errno in FULL:
         return Failure("E_DISK", found=f"{error.filename or _place_of(error)}: {error.strerror}", needed="some space there")
-    if isinstance(error, PermissionError) and error.filename:
+    if isinstance(error, OSError) and error.errno in CLOSED and error.filename:
         needed, remedy = f"a file that {kernel.user()} may use", "call as its owner, or let that one give it to you: chown -R"
+        remedy = "mount its filesystem to be written to again" if error.errno == errno.EROFS else remedy
         return Failure("E_CONFIG", found=f"{error.filename}: {error.strerror}", needed=needed, remedy=remedy)
     return Failure("E_INTERNAL", found=_place_of(error), needed="no fault of this program")
 

@@ -3,6 +3,7 @@
 import os
 import shutil
 import site
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,6 +102,15 @@ def test_a_tool_that_cannot_be_run_counts_as_missing(box: Box) -> None:
     assert done.returncode == 5
     assert "no GPU driver (nvidia-smi cannot be run: Permission denied)" in done.stderr
     assert box.run("support-bundle", PATH=path).returncode == 0
+
+
+@pytest.mark.parametrize("words", [("stop",), ("watch", "pause")])
+def test_a_filesystem_that_became_read_only_is_told(box: Box, small: Path, words: tuple[str, ...]) -> None:
+    (small / "state").mkdir()
+    subprocess.run(["mount", "-o", "remount,ro", str(small)], check=True)
+    done = box.run(*words, STATE_DIR=str(small / "state"))
+    assert (done.returncode, "Read-only file system" in done.stderr) == (2, True)
+    assert "filesystem to be written to" in done.stderr
 
 
 @pytest.fixture
