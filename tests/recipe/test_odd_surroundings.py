@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.clone_box import Box, Done, heard
+from fixtures.clone_box import ROOT, Box, Done, heard
 from recipe import config, files, runlog
 from recipe.adapters import kernel
 from recipe.environment import READY, Environment, python_tag
@@ -39,6 +39,17 @@ def test_a_restart_that_nobody_hears_loses_no_server(box: Box, output: str) -> N
     shell(box, f"./start.sh restart {output}")
     assert box.run_name != before
     assert box.run("status").returncode == 0
+
+
+def test_a_clone_under_a_setting_for_line_ends_holds_the_committed_bytes(tmp_path: Path) -> None:
+    (tmp_path / ".gitattributes").write_bytes((ROOT / ".gitattributes").read_bytes())
+    names = ("start.sh", "embedded/config.json", "patches/series.yaml", "requirements/host.lock")
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"one\ntwo\n")
+    script = "git init -q; git add -A; git -c core.autocrlf=true checkout-index --all --prefix=out/"
+    subprocess.run(["bash", "-ec", script], cwd=tmp_path, check=True)
+    assert [name for name in names if (tmp_path / "out" / name).read_bytes() != b"one\ntwo\n"] == []
 
 
 def test_following_a_log_ends_with_its_reader(box: Box) -> None:
