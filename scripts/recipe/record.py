@@ -122,7 +122,8 @@ def load(state_dir: Path) -> Record | None:
 
 
 def _read(value: dict[str, Any]) -> Record:
-    identity = Identity(**value["identity"]) if value["identity"] else None
+    told = value["identity"]
+    identity = Identity(int(told["pid"]), int(told["start_ticks"]), str(told["boot_id"])) if told else None
     return Record(_launch(value["launch"]), Path(value["folder"]), identity)
 
 

@@ -184,5 +184,5 @@ def test_a_name_taken_by_a_foreign_container_is_told(live: Installation) -> None
     done = live.run()
     assert live.daemon.docker("ps", "--all", "--quiet", "--filter", f"name={live.name}")
     live.daemon.docker("rm", live.name)
-    assert done.returncode == 13
-    assert "already in use" in done.stderr
+    assert done.returncode == 2
+    assert "CONTAINER_NAME is taken" in done.stderr

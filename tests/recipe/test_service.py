@@ -113,6 +113,14 @@ def test_the_watchdog_starts_a_dead_server_again_as_it_was_at_the_third_look(box
     assert box.run("status", CONTEXT="4096").returncode == 0
 
 
+@pytest.mark.parametrize("name", ["server.json", "watch.json", "lived.json"])
+@pytest.mark.parametrize("text", ["", "{}", "[" * 100_000, '{"format": 2, "launch": {}, "folder": 5, "identity": {"pid": "x"}}'])
+def test_a_state_file_that_is_none_is_taken_for_none(box: Box, name: str, text: str) -> None:
+    box.write(f".state/{name}", text)
+    for words in (("watch",), ("status",), ("rollback",), ("stop",)):
+        assert box.run(*words).returncode in (0, 3, 13), words
+
+
 def test_a_paused_watchdog_leaves_a_dead_server_alone(box: Box) -> None:
     box.run()
     assert "paused" in box.run("watch", "pause").stdout

@@ -158,7 +158,7 @@ def watch(job: Job, words: Sequence[str]) -> int:
 def _look(job: Job) -> records.Launch | None:
     """What has to be started again now."""
     place, ui = job.places.state_dir / records.WATCH_FILE, job.ui
-    counts = files.read_json(place) or {"unwell": 0, "tries": 0}
+    counts = {"unwell": 0, "tries": 0} | (files.read_json(place) or {})
     record = server.find(job.places)
     if record is None:
         earlier = records.lived(job.places.state_dir)[:1]
