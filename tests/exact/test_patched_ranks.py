@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import importlib
-import importlib.util
 import os
 import signal
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-import lockstep.kernels
-import lockstep.run
 from fixtures import engines
 from fixtures.compiled import compiled
 from fixtures.engines import GREEDY, ended, gone_within, listening_addresses, other_rank
-from fixtures.patched import export
+from fixtures.patched import Store, both, export
+from fixtures.patched import modules as added
 from lockstep.channel.client import EngineClient
 from lockstep.config.share import Share
 from lockstep.core.errors import EngineDied
 from lockstep.core.types import EngineRequest
+from lockstep.kernels.cuda import _bindings
 from lockstep.run.exchange import in_rank_order
-
-ADDED = ("shared", "ring", "local")
 
 
 @pytest.fixture(scope="module")
@@ -40,28 +36,9 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def modules(patched: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, ModuleType]]:
-    """Modules that the series adds and the exchange as it changes it, for the length of a test."""
-    for package in (lockstep.run, lockstep.kernels):
-        folder = patched / "lockstep" / package.__name__.rpartition(".")[2]
-        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
-    known = set(sys.modules)
-    found = {name: importlib.import_module(f"lockstep.run.{name}") for name in ADDED}
-    spec = importlib.util.spec_from_file_location("patched_exchange", patched / "lockstep" / "run" / "exchange.py")
-    assert spec
-    assert spec.loader
-    found["exchange"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found["exchange"])
-    yield found
-    for name in set(sys.modules) - known:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(patched)):
-            sys.modules.pop(name)
-
-
-def both(work: Callable[[int], Any]) -> list[Any]:
-    """What `work(rank)` gives on each rank, in two threads."""
-    with ThreadPoolExecutor(2) as threads:
-        return [one.result(30) for one in [threads.submit(work, rank) for rank in range(2)]]
+def modules(patched: Path) -> Iterator[dict[str, ModuleType]]:
+    with added(patched, "shared", "ring", "local") as found:
+        yield found
 
 
 def frame(body: bytes) -> bytes:
@@ -121,24 +98,6 @@ def test_a_rank_that_takes_no_part_is_named(modules: dict[str, ModuleType]):
         rows.gather(torch.ones(1, 4))
 
 
-class Store:
-    """What a store of torch.distributed does, between threads."""
-
-    def __init__(self) -> None:
-        self.told: dict[str, bytes] = {}
-        self.came = threading.Condition()
-
-    def set(self, name: str, value: str) -> None:
-        with self.came:
-            self.told[name] = value.encode()
-            self.came.notify_all()
-
-    def get(self, name: str) -> bytes:
-        with self.came:
-            assert self.came.wait_for(lambda: name in self.told, 10)
-            return self.told[name]
-
-
 @pytest.mark.parametrize("fault", ["opens", "numbers"])
 def test_a_rank_that_cannot_share_sends_all_to_the_library_and_is_named(
     modules: dict[str, ModuleType], fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -162,6 +121,20 @@ def test_where_stores_may_change_places_nothing_is_shared(modules: dict[str, Mod
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     with pytest.raises(modules["shared"].NotShared, match=r"this is linux on aarch64; needed: linux on x86_64"):
         modules["shared"].SharedMemory(4096)
+
+
+@pytest.mark.usefixtures("modules")
+def test_a_handle_of_memory_is_told_with_all_its_bytes():
+    region = object.__new__(importlib.import_module("lockstep.kernels.peer_sum").Region)
+    told, driver = bytes(range(64)), _bindings("driver")
+
+    def made(_pointer: int) -> tuple[int, Any]:
+        handle = driver.CUipcMemHandle()
+        ctypes.memmove(handle.getPtr(), told, len(told))
+        return 0, handle
+
+    region._driver, region._pointer = SimpleNamespace(cuIpcGetMemHandle=made), 0
+    assert region.handle() == told
 
 
 @pytest.mark.parametrize("card", ["sm_90", "sm_120"])
