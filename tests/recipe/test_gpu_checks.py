@@ -121,4 +121,4 @@ def test_memory_that_stays_taken_is_told_after_the_wait(gpus: FakeGpus, tmp_path
 def test_a_tool_that_fails_or_talks_nonsense_is_quoted(gpus: FakeGpus) -> None:
     (gpus.folder / "gpus.csv").write_text("No devices were found\n")
     assert "No devices were found" in gpu.check(facts(gpus), ("0", "1")).found
-    assert "not installed" in gpu.check(host.gpus({"PATH": "/nowhere"}), ("0", "1")).found
+    assert "nvidia-smi cannot be run: No such file" in gpu.check(host.gpus({"PATH": "/nowhere"}), ("0", "1")).found
