@@ -35,7 +35,7 @@ from lockstep.core.grid import pages_of
 from lockstep.core.messages import Failed, Loading, Ready
 from lockstep.core.rank_messages import Begin, HashState, Joined, Leave, Run
 from lockstep.draft.loader import Surroundings, load_drafting
-from lockstep.layers.exchange import ALONE, Exchange
+from lockstep.layers.exchange import ALONE, Exchange, least
 from lockstep.layers.params import Params
 from lockstep.loop import EngineLoop
 from lockstep.model.glm import MAX_STEP_ROWS, GlmModel
@@ -130,6 +130,7 @@ def run_engine(options: ServingOptions, channel: ChildChannel) -> int:
     words = LastWords(channel)
     try:
         with channel.ending_with_parent():
+            _require_devices(options)
             settings = rank_settings(options, _digest(options), __version__)
             exchange = _gather_ranks(options, settings, words)
             loaded = load(options, lambda stage, fraction: channel.send(Loading(stage, fraction)), exchange)
@@ -162,8 +163,7 @@ def run_engine(options: ServingOptions, channel: ChildChannel) -> int:
         if loaded.spill:
             loaded.spill.close(SETTLE_S)
     if words.ranks:
-        words.ranks.leave()
-        part_ways()
+        words.ranks.leave(part_ways)
     return 0
 
 
@@ -189,6 +189,14 @@ def _settle(rank: int, ranks: int) -> None:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=f"%(asctime)s %(levelname)s rank {rank} %(name)s: %(message)s")
     log.info("begins: rank %d of %d, process %d", rank, ranks, os.getpid())
     place_rank(rank)
+
+
+def _require_devices(options: ServingOptions) -> None:
+    """Raises LoadError where a rank would have no device: said before ranks meet, whose library only fails or waits then."""
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise LoadError("--device cuda, but PyTorch finds no CUDA device; needed: a visible GPU, or --device cpu")
+    if options.device == "cuda" and torch.cuda.device_count() < options.ranks:
+        raise LoadError(f"--ranks {options.ranks}, but PyTorch finds {torch.cuda.device_count()} CUDA devices; needed: one a rank")
 
 
 def _gather_ranks(options: ServingOptions, settings: dict[str, str], words: LastWords) -> Exchange:
@@ -276,10 +284,6 @@ def load(options: ServingOptions, progress: Callable[[str, float], None], exchan
     text = checkpoint.config.text
     if options.context > text.max_position_embeddings:
         raise LoadError(f"--context {options.context}; this checkpoint was made for at most {text.max_position_embeddings} tokens")
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise LoadError("--device cuda, but PyTorch finds no CUDA device; needed: a visible GPU, or --device cpu")
-    if options.device == "cuda" and torch.cuda.device_count() < options.ranks:
-        raise LoadError(f"--ranks {options.ranks}, but PyTorch finds {torch.cuda.device_count()} CUDA devices; needed: one a rank")
     device = options.device if options.ranks == 1 or options.device == "cpu" else f"{options.device}:{exchange.share.rank}"
     dtype = torch.float32 if options.device == "cpu" else torch.bfloat16
     if options.launch_table:
@@ -288,9 +292,10 @@ def load(options: ServingOptions, progress: Callable[[str, float], None], exchan
     model = GlmModel.load(coded_weights(checkpoint, options.dense, device), checkpoint.config, device, dtype, exchange)
     tower = _tower(options, checkpoint, model)
     progress("memory", 0.9)
-    pages = pool_pages(options, needs(options, text, dtype, exchange.share), free_bytes(device, options.ranks))
-    # What is free differs from rank to rank, and page numbers must not.
-    pool = TokenPool(text, int(exchange.agree(pages)), device, dtype, options.kv)
+    # What is free differs from rank to rank, and page numbers must not: every rank has as many pages as the fullest card holds.
+    free = int(least(exchange, free_bytes(device, options.ranks), device))
+    pages = pool_pages(options, needs(options, text, dtype, exchange.share), free)
+    pool = TokenPool(text, pages, device, dtype, options.kv)
     slots = StateSlots(text, options.parallel, device, dtype, share=exchange.share)
     vocabulary = _used_vocabulary(options, text.vocab_size)
     drafting = load_drafting(options, Surroundings(checkpoint, model, vocabulary, pool.pages, options.parallel))

@@ -130,11 +130,12 @@ def test_both_ranks_hold_the_same_logits_and_the_same_replicated_state(told) -> 
 def test_two_ranks_compute_what_one_computes_up_to_rounding(told) -> None:
     (config, coded, dtype, forms), _, by_rank = told
     single = Team(config, coded, 1, dtype, forms).run(stories)[0]
-    # Rounding of activations and kept rows lets a last bit grow to a step of e4m3.
-    limit = 2e-3 if dtype == torch.float32 and forms == PLAIN else 0.15
+    # Rounding of activations and kept rows lets a last bit grow to a step of e4m3. In 16 bits it may also choose another expert or key,
+    # here or there by how the processor's library rounds: in one row of a reply at most.
+    limit, flips = (2e-3, 0) if dtype == torch.float32 and forms == PLAIN else (0.1, int(dtype == torch.bfloat16))
     for one, two in zip(single, by_rank[0], strict=True):
         a, b = torch.stack(one.logits), torch.stack(two.logits)
-        assert float((a - b).abs().max()) < limit * float(a.abs().max())
+        assert ((a - b).abs().amax(1) > limit * a.abs().max()).sum() <= flips
         assert not torch.equal(a, b)
 
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import shutil
 import signal
+import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 
+from fixtures.rank_threads import ThreadExchange, thread_exchanges
 from lockstep import engine
 from lockstep.config.model import read_model_config
 from lockstep.config.serving import ServingOptions
+from lockstep.config.share import Share
 from lockstep.core.messages import Failed, FromEngine, Loading, Ready, Submit
 from lockstep.core.plan import StepPlan, StepResult
 from lockstep.core.types import EngineRequest, Sampling
+from lockstep.run.capacity import needs
 
 EMBEDDED = Path(__file__).parents[2] / "embedded"
 
@@ -66,6 +72,39 @@ def test_a_folder_that_is_no_checkpoint_is_named(tmp_path: Path):
 
 def test_a_window_the_checkpoint_was_not_made_for_is_refused():
     assert "--context 65536; this checkpoint was made for at most 32768 tokens" in run(ServingOptions(EMBEDDED, context=65536))[1]
+
+
+@pytest.mark.parametrize(
+    ("cards", "words"),
+    [
+        (0, "--device cuda, but PyTorch finds no CUDA device; needed: a visible GPU, or --device cpu"),
+        (1, "--ranks 2, but PyTorch finds 1 CUDA devices; needed: one a rank"),
+    ],
+)
+def test_missing_cards_are_named_before_ranks_begin(monkeypatch: pytest.MonkeyPatch, cards: int, words: str):
+    def begun(*_: object) -> None:
+        raise AssertionError("a rank was started")
+
+    monkeypatch.setattr(engine, "Ranks", begun)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: cards > 0)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: cards)
+    status, cause, _ = run(ServingOptions(EMBEDDED, device="cuda", ranks=2))
+    assert (status, cause) == (engine.EXIT_CANNOT_LOAD, f"engine cannot load {EMBEDDED}: {words}")
+
+
+@pytest.mark.parametrize("fullest", [0, 1])
+def test_every_rank_has_the_pages_that_the_fullest_card_holds(monkeypatch: pytest.MonkeyPatch, fullest: int):
+    options = ServingOptions(EMBEDDED, ranks=2, context=1024, parallel=4)
+    needed = needs(options, read_model_config(EMBEDDED).text, torch.float32, Share(0, 2))
+    rank = threading.local()
+    monkeypatch.setattr(engine, "free_bytes", lambda *_: needed.fixed_bytes + needed.page_bytes * (20 if rank.number == fullest else 1000))
+
+    def load(exchange: ThreadExchange) -> int:
+        rank.number = exchange.share.rank
+        return engine.load(options, lambda *_: None, exchange).pool_pages
+
+    with ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,)) as threads:
+        assert list(threads.map(load, thread_exchanges(2))) == [20, 20]
 
 
 def test_a_broken_tokenizer_ends_in_one_line(tmp_path: Path):

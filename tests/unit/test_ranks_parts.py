@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from pathlib import Path
@@ -15,12 +16,13 @@ from lockstep.config.fields import ConfigError
 from lockstep.config.serving import ServingOptions
 from lockstep.config.share import Share
 from lockstep.core.plan import Admission, PromptSlice, StepPlan, StepResult
-from lockstep.core.rank_messages import HashState, Ran, Run
+from lockstep.core.rank_messages import Begin, HashState, Ran, Run
 from lockstep.core.types import EngineRequest, Sampling
 from lockstep.draft.cost import RowCosts
 from lockstep.kernels.exl3 import Exl3Matrix, decode_outer
 from lockstep.run.exchange import in_rank_order
 from lockstep.run.placement import place_rank
+from lockstep.run.ranks import Ranks
 from lockstep.run.settings import RankMismatch, compare_settings, rank_settings, settings_digest
 from lockstep.run.team import Follower, LeadingRunner
 from lockstep.run.watchdog import Watchdog
@@ -203,6 +205,37 @@ def test_settings_that_differ_are_listed_by_name():
     with pytest.raises(RankMismatch, match=r"build digest: abd here, abc on rank 0; context: 1024 here, 16384 on rank 0"):
         compare_settings(1, two, one)
     assert settings_digest(one) != settings_digest(two)
+
+
+PARTING = """
+import pathlib, sys, time
+from lockstep.channel.child import ChildChannel
+from lockstep.core.rank_messages import Leave
+from lockstep.run.ranks import orders
+here = pathlib.Path(sys.argv[1])
+for message in orders(ChildChannel.from_fd(int(sys.argv[-1]))):
+    if isinstance(message, Leave):
+        (here / "rank 1 parts").touch()
+        while not (here / "rank 0 parts").exists():
+            time.sleep(0.01)
+        break
+"""
+
+
+def test_ranks_leave_an_exchange_that_no_one_can_leave_alone(tmp_path: Path):
+    def part_ways() -> None:
+        (tmp_path / "rank 0 parts").touch()
+        end_s = time.monotonic() + 30
+        while not (tmp_path / "rank 1 parts").exists():
+            assert time.monotonic() < end_s, "the other rank was never told"
+            time.sleep(0.01)
+
+    ended: list[str] = []
+    ranks = Ranks([sys.executable, "-c", PARTING, str(tmp_path)], 2, Begin("nowhere", {}), ended.append)
+    ranks.leave(part_ways)
+    assert ranks.cause_of_death(0) == ""
+    assert [link.process.returncode for link in ranks._links] == [0]
+    assert ended == []
 
 
 def test_the_watchdog_barks_once_about_a_step_that_does_not_end():

@@ -55,3 +55,8 @@ ALONE = Alone()
 def every_rank(exchange: Exchange, yes: bool, device: torch.device) -> bool:
     """True if every rank says yes."""
     return exchange.add(torch.tensor([[float(yes)]], device=device)).item() == exchange.share.ranks
+
+
+def least(exchange: Exchange, number: float, device: torch.device | str) -> float:
+    """The smallest of every rank's numbers."""
+    return exchange.join(torch.tensor([[number]], dtype=torch.float64, device=device)).min().item()

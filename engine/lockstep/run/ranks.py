@@ -123,11 +123,15 @@ class Ranks:
         except queue.Empty:
             return ""
 
-    def leave(self) -> None:
-        """Let every rank end with status 0; kill what has not ended 3 seconds later."""
+    def leave(self, part_ways: Callable[[], None]) -> None:
+        """Let every rank end with status 0; kill what has not ended 3 seconds after this one parted.
+
+        `part_ways` leaves the exchange, which a library may do on all ranks together only: so before their ends are waited for.
+        """
         self._leaving = True
         for link in self._links:
             link.channel.send(Leave())
+        part_ways()
         deadline_s = time.monotonic() + _END_S
         for link in self._links:
             try:
