@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
+from typing import cast
 
 from starlette.responses import JSONResponse
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -16,6 +18,8 @@ HEAD_S, BODY_SILENCE_S = 60.0, 60.0
 KEEP_ALIVE_S = 180
 # From a reply that no buffer takes any more of to one that three quarters of were taken: who reads as slowly as that is cut.
 READ_S = 60.0
+# How long, and how much, is read and dropped of a body that was refused: closed over unread bytes, a socket takes its answer back.
+LINGER_S, LINGER_BYTES = 30.0, 384 << 20
 
 
 class Connection(HttpToolsProtocol):
@@ -26,6 +30,7 @@ class Connection(HttpToolsProtocol):
     _late: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
     _head_bytes, _in_body = 0, False
+    _left_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take it or refuse it."""
@@ -53,13 +58,18 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser, unless a head has no end."""
+        """Feed the parser, unless a head has no end. Drop it, once the last answer is given."""
+        if self._left_bytes:
+            self._left_bytes -= len(data)
+            if self._left_bytes <= 0:
+                self.transport.abort()
+            return
         if self._is_between or self._head_bytes:
             self._head_bytes += len(data)
             if self._late is None:
                 self._wait(HEAD_S)
         super().data_received(data)
-        if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+        if self._head_bytes > MAX_HEAD_BYTES and not self._left_bytes:
             self._refuse(_head_too_large())
 
     def on_message_begin(self) -> None:
@@ -79,10 +89,14 @@ class Connection(HttpToolsProtocol):
             self.app = _refusal(_head_too_large())  # type: ignore[assignment]
         super().on_headers_complete()
         self.app = serving
+        write, is_closing = self.transport.write, self.transport.is_closing
+        door = SimpleNamespace(write=lambda data: self._left_bytes or write(data), is_closing=is_closing, close=self._leave)
+        self.cycle.transport = cast("asyncio.Transport", door)
 
     def on_body(self, body: bytes) -> None:
-        """Another part came, so there is patience for the next."""
-        self._wait(BODY_SILENCE_S)
+        """Another part came, so there is patience for the next, unless it was answered already."""
+        if not self.cycle.response_complete:
+            self._wait(BODY_SILENCE_S)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -121,7 +135,18 @@ class Connection(HttpToolsProtocol):
             headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"} | error.headers
             lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
             self.transport.write(STATUS_LINE[error.status] + lines.encode() + b"\r\n" + body)
-        self.transport.close()
+        self._leave()
+
+    def _leave(self) -> None:
+        """Close, behind a request that is not all there once the client has closed, or late or too much has come."""
+        if not (self._in_body or self._head_bytes):
+            self.transport.close()
+        elif not self._left_bytes:
+            self._left_bytes = LINGER_BYTES
+            self.pipeline.clear()
+            self.transport.write_eof()
+            self._wait(None)
+            self._late = self.loop.call_later(LINGER_S, self.transport.abort)
 
 
 def _head_too_large() -> ApiError:
