@@ -59,7 +59,8 @@ def test_a_rows_bits_do_not_depend_on_count_and_place(on_host: bool) -> None:
 
 
 def test_the_host_check_notices_rows_that_depend_on_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps, plain = host.steps(4, 1e-6, 20), host.sinkhorn
+    # Row by row, which holds with any library; whether rows may go together is the processor's library's to say.
+    steps, plain = replace(host.steps(4, 1e-6, 20), together=False), host.sinkhorn
     assert host.rows_are_independent(steps, 4)
     monkeypatch.setattr(host, "sinkhorn", lambda comb, steps: plain(comb, steps) * (1 + 1e-3 * comb.mean()))
     assert not host.rows_are_independent(steps, 4)
