@@ -1,13 +1,19 @@
-"""Tests that need hardware or a daemon are skipped, with the reason, where it is missing."""
+"""What holds for every test: what it needs is there or it is skipped with the reason, and neither order nor a busy machine decides it."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# Time is bounded where a test is about time; elsewhere a machine that is busy may take as long as it likes.
+hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("patient")
 
 DOCKER_PACKAGES = {"docker.io": "dockerd", "mmdebstrap": "mmdebstrap"}
 DEBIAN = Path(__file__).parents[1] / "scripts/debian.sh"
@@ -50,3 +56,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if needing and not is_met():
             for item in needing:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """What a test draws without a seed does not depend on the tests before it."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(0)

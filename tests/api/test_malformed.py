@@ -162,7 +162,7 @@ def test_after_all_of_them_the_server_serves(front: Front) -> None:
         http.post(path, content=body)
     reply = http.post(CHAT, content=chat())
     assert reply.json()["choices"][0]["finish_reason"] == "stop"
-    wait_until(lambda: front.running == 0, 1.0)
+    wait_until(lambda: front.running == 0)
 
 
 def test_the_window_is_exact_at_its_edge(front: Front) -> None:
@@ -224,7 +224,7 @@ values = st.recursive(
 
 
 @given(st.sampled_from([CHAT, COMPLETIONS, TOKENIZE, DETOKENIZE]), st.dictionaries(FIELDS, values, max_size=3))
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_value_in_any_field_is_served_or_refused_in_words(front: Front, path: str, fields: dict[str, Any]) -> None:
     body = {CHAT: {"messages": HI}, COMPLETIONS: {"prompt": "hi"}, TOKENIZE: {"prompt": "hi"}, DETOKENIZE: {"tokens": [1]}}[path]
     reply = front.http.post(path, content=json.dumps(body | fields).encode())

@@ -16,8 +16,9 @@ ROOT = Path(__file__).parents[2]
 EMBEDDED = ROOT / "embedded"
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _package_on_the_path() -> Iterator[None]:
+    """For a module only: tests of other folders may come in between."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT / "engine"))
         yield

@@ -54,7 +54,7 @@ def test_environment_beats_local_sh_beats_env_file_beats_default(root: Path, giv
 
 
 @given(st.dictionaries(st.sampled_from(SOURCES), st.integers(1, 65535)), st.sets(st.sampled_from(SOURCES)))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_an_empty_value_never_hides_one_further_back(root: Path, ports: dict[str, int], empty: set[str]) -> None:
     texts = {source: "" if source in empty else str(ports[source]) for source in ports}
     (root / "scripts/local.sh").write_text(f"PORT={texts['scripts/local.sh']}\n" if "scripts/local.sh" in texts else "")
@@ -200,7 +200,7 @@ GIVEN = st.dictionaries(st.sampled_from(sorted(SETTINGS)), st.sets(st.sampled_fr
 
 
 @given(GIVEN, st.sampled_from([TWO_GPU, EMBEDDED]))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_settings_from_any_sources_obey_one_order(root: Path, given_by: dict[str, set[str]], profile: str) -> None:
     """Every value is a default of one of the profiles, so that all of them are allowed; sources are told apart by origin."""
     defaults = {name: SETTINGS[name].default(profile) for name in given_by}

@@ -86,7 +86,7 @@ LINES = st.lists(
 
 
 @given(LINES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_bytes_are_parsed_and_remarks_never_hold_a_value(content: bytes) -> None:
     parsed = dotenv.parse(content)
     lines = content.count(b"\n") + 1
@@ -95,7 +95,7 @@ def test_any_bytes_are_parsed_and_remarks_never_hold_a_value(content: bytes) -> 
 
 
 @given(LINES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_bytes_in_the_file_are_settings_or_a_refusal_and_never_executed(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:
@@ -113,6 +113,5 @@ def test_any_bytes_in_the_file_are_settings_or_a_refusal_and_never_executed(
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=30).filter(lambda text: "'" not in text))
-@settings(deadline=None)
 def test_a_value_in_single_quotes_is_read_back_as_it_was(text: str) -> None:
     assert dotenv.parse(f"KEY='{text}'".encode()).entries["KEY"].value == text

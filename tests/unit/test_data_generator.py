@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 import pytest
 from embedded.make.data import GIVEN, REPLY, Sample, Turn, corpus, is_held_out, render, sample
-from embedded.make.data.conversation import Call, Media
+from embedded.make.data.conversation import Call, Effort, Media
 from embedded.make.data.encoding import Document, Encoder
 from embedded.make.data.mixture import TASKS, long_sample
 from embedded.make.data.packing import START, Packer
@@ -79,7 +79,7 @@ def test_prompts_of_training_are_the_prompts_the_engine_serves(checkpoint: Path)
 
 
 @pytest.mark.parametrize("effort", [None, "low", "high", "max"])
-def test_the_loss_covers_exactly_what_the_model_writes_after_the_generation_prompt(effort: None) -> None:
+def test_the_loss_covers_exactly_what_the_model_writes_after_the_generation_prompt(effort: Effort | None) -> None:
     conversation = sample(Random(3), "train", "exact_word").with_effort(effort)
     prompt = render_template(TEMPLATE, Sample(conversation.turns[:-1], (), effort), add_generation_prompt=True)
     segments = render(conversation, FRAME)

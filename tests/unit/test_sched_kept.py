@@ -85,7 +85,7 @@ class Keeping:
         assert kept.disk_bytes <= limits.spill_bytes
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(
     seed=st.integers(0, 1 << 32),
     budget=st.sampled_from([0, 2, 5, 50]),

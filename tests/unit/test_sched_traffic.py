@@ -167,7 +167,7 @@ class Traffic(RuleBasedStateMachine):
         assert (self.sched.free_slots, self.sched.free_pages, self.sched.paused) == (SLOTS, POOL, 0)
 
 
-Traffic.TestCase.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
+Traffic.TestCase.settings = settings(max_examples=120, stateful_step_count=30)
 TestTraffic = Traffic.TestCase
 
 
@@ -190,7 +190,7 @@ def server(slots: int) -> Scheduler:
 SIZES = st.lists(st.tuples(st.integers(1, 900), st.integers(1, 90)), min_size=8, max_size=20)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(sizes=st.tuples(SIZES, SIZES, SIZES), slots=st.integers(1, 4))
 def test_owners_who_all_wait_get_equal_shares_up_to_a_request_each(sizes: tuple[list[tuple[int, int]], ...], slots: int):
     sched = server(slots)

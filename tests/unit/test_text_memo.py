@@ -31,7 +31,7 @@ class Counting(Tokenizer):
         return super().encode_many(texts, limit)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.lists(st.sampled_from(["", " a", "b", "ä€😀", "<|user|>", "1234 5678", "\n\n x"]), max_size=6), max_size=8))
 def test_ids_are_those_of_the_tokenizer_whatever_was_seen_before(rounds: list[list[str]]):
     memo = PieceMemo(TOKENIZER, most_characters=600)

@@ -40,7 +40,7 @@ pieces = st.lists(
 
 
 @given(pieces, st.sampled_from([(), ("five",), ("fi", "five", "END"), ("ve and five", " and"), ("🙂",)]), st.booleans(), st.randoms())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_any_cut_into_rounds_gives_the_same_reply(tokens: list[int], stops: tuple[str, ...], thinking: bool, chance: random.Random) -> None:
     whole = read([tokens], stops, thinking)
     assert read([[token] for token in tokens], stops, thinking) == whole
@@ -96,7 +96,7 @@ def test_the_stop_that_is_complete_first_wins_and_of_those_the_longest() -> None
 
 
 @given(st.text("ab", max_size=14), st.lists(st.text("ab", min_size=1, max_size=4), min_size=1, max_size=3), st.randoms())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_a_scanner_agrees_with_looking_at_every_prefix(text: str, stops: list[str], chance: random.Random) -> None:
     expected = text
     for end in range(1, len(text) + 1):

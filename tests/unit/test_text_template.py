@@ -70,7 +70,7 @@ contents = st.lists(
 
 
 @given(contents, contents, contents)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_control_tokens_come_from_the_template_alone(system: list[str], user: list[str], again: list[str]) -> None:
     parts = [{"type": "text", "text": word} for word in user]
     messages = [
@@ -218,7 +218,7 @@ def both_ways() -> tuple[Template, Template]:
 
 
 @given(turns, st.lists(words, max_size=2), st.none() | st.booleans(), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_conversation_is_rendered_as_by_the_sandbox_alone(turns: list[dict], tools: list[str], clear: bool | None, reply: bool) -> None:
     values = {"messages": turns, "tools": [{"function": {"name": one}} for one in tools], "add_generation_prompt": reply}
     values |= {} if clear is None else {"clear_thinking": clear}

@@ -24,7 +24,7 @@ texts = st.lists(words, max_size=8).map("".join)
 
 
 @given(texts)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_plain_text_gives_no_special_id_and_comes_back_whole(text: str) -> None:
     ids = TOKENIZER.encode(text)
     assert not set(ids) & set(TOKENIZER.added.values())
@@ -38,19 +38,19 @@ def test_the_spelling_of_every_control_token_is_plain_text(spelling: str) -> Non
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60).filter(lambda text: not any(word in text for word in SPELLINGS)))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_text_without_control_tokens_is_cut_as_the_library_cuts_it(text: str) -> None:
     assert TOKENIZER.encode(text) == LIBRARY.encode(text, add_special_tokens=False).ids
 
 
 @given(st.lists(st.integers(0, TOKENIZER.size - 1), max_size=40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_ids_decode_as_the_library_decodes_them(ids: list[int]) -> None:
     assert TOKENIZER.decode(ids) == LIBRARY.decode(ids, skip_special_tokens=False)
 
 
 @given(st.lists(st.integers(0, TOKENIZER.size - 1), max_size=40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_reply_token_by_token_is_the_full_decode_without_its_half_last_character(ids: list[int]) -> None:
     shown = [token for token in ids if not TOKENIZER.is_hidden(token)]
     reply = ReplyText(TOKENIZER, split_reasoning=False)

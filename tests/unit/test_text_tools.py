@@ -261,7 +261,7 @@ fragments = st.lists(
 
 
 @given(fragments, st.sampled_from([(), ("END",), ("\n ", "five")]), st.booleans(), st.booleans(), st.booleans(), st.randoms())
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 def test_any_cut_into_rounds_gives_the_same_events(
     tokens: list[int], stops: tuple[str, ...], thinking: bool, cut: bool, parallel: bool, chance: random.Random
 ) -> None:
@@ -286,7 +286,7 @@ def test_every_single_way_of_cutting_a_short_reply_gives_the_same_events() -> No
 
 
 @given(fragments, st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_without_a_call_no_byte_is_lost(tokens: list[int], thinking: bool) -> None:
     plain = ReplyText(TOKENIZER, (), thinking)
     expected = joined([plain.feed(tokens), plain.finish()])
