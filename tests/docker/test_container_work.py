@@ -1,6 +1,7 @@
 """A command of the engine in a container that goes away: its words and status are known, its limit holds, it reaches no network."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,13 @@ PROBE = ["peers", "--device", "cpu", "--timeout", "30"]
 
 
 @pytest.fixture
-def work(live: Installation, monkeypatch: pytest.MonkeyPatch) -> Launch:
+def work(live: Installation, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch]:
     """The probe as a start on GPUs carries it out, on the CPU."""
     monkeypatch.setenv("DOCKER_HOST", live.daemon.environment["DOCKER_HOST"])
     containers._client.cache_clear()
     settings = config.load(live.root, live.environment)
-    return launching.work_launch(settings, live.build, None, PROBE, live.environment)
+    yield launching.work_launch(settings, live.build, None, PROBE, live.environment)
+    containers._client.cache_clear()
 
 
 @pytest.fixture

@@ -51,8 +51,10 @@ def kernel(peer: ModuleType) -> Any:
 def its_own_copy() -> Iterator[None]:
     """What traps launches nothing any more, so nobody else launches from the same."""
     OWN.copy = 2
-    yield
-    OWN.copy = 0
+    try:
+        yield
+    finally:
+        OWN.copy = 0
 
 
 def drawn(most: int, count: int) -> list[tuple[Tensor, Tensor]]:

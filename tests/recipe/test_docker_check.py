@@ -9,6 +9,7 @@ import pwd
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,12 +35,11 @@ print(json.dumps(vars(docker.check(containers.daemon({"DOCKER_HOST": endpoint}))
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
-    """A folder that other users reach."""
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        if folder.stat().st_uid == os.geteuid():
-            folder.chmod(0o755)
-    return tmp_path / "docker.sock"
+def place() -> Iterator[Path]:
+    """A socket's place in a folder that other users reach, as they do none of pytest's own."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder, "docker.sock")
 
 
 @pytest.fixture

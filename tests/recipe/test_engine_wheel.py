@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import sys
 import zipfile
@@ -31,11 +30,7 @@ def build(source: Path, place: Path, umask: int) -> Path:
         str(place),
         str(source),
     ]
-    old = os.umask(umask)
-    try:
-        subprocess.run(argv, check=True, capture_output=True, stdin=subprocess.DEVNULL)
-    finally:
-        os.umask(old)
+    subprocess.run(argv, check=True, capture_output=True, stdin=subprocess.DEVNULL, umask=umask)
     return next(place.glob("*.whl"))
 
 

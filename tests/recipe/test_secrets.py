@@ -1,5 +1,6 @@
 """Keys and tokens: asked for as told, and found nowhere but where their owner put them."""
 
+import os
 import socket
 import subprocess
 import tarfile
@@ -11,7 +12,8 @@ from fixtures.clone_box import ROOT, Box, processes_marked, processes_with
 from recipe import config, secrets
 from recipe.adapters import kernel
 
-TOKEN, KEY = "canary-token-0c55d1e2", "canary-key-41b7a3f9"
+# Of this run only: processes of the whole machine are looked at, and these tests may run twice on it.
+TOKEN, KEY = (f"canary-{what}-{os.urandom(4).hex()}" for what in ("token", "key"))
 
 
 def hold(box: Box, place: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -133,10 +133,10 @@ def test_steps_stay_plain_where_the_exchange_may_not_be_captured(forward: Forwar
     assert (forward.launches, Graph.made) == (2, [])
 
 
-@pytest.mark.parametrize("exchange", [ALONE, Pair(True, True)], ids=["alone", "the other is content"])
-def test_a_replay_with_other_bits_serves_nobody(forward: Forward, exchange: Exchange, caplog: pytest.LogCaptureFixture):
+@pytest.mark.parametrize("exchange", [lambda: ALONE, lambda: Pair(True, True)], ids=["alone", "the other is content"])
+def test_a_replay_with_other_bits_serves_nobody(forward: Forward, exchange: Callable[[], Exchange], caplog: pytest.LogCaptureFixture):
     Graph.off = 0.5
-    rounds = rounds_of(forward, exchange)
+    rounds = rounds_of(forward, exchange())
     assert all(same(step(rounds, ids), right(ids)) for ids in (5, 6, 7))
     assert not rounds.graphs
     assert [graph.replays for graph in Graph.made] == [1]

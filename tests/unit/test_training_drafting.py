@@ -10,9 +10,9 @@ from embedded.make.drafter import Drafter, initial
 from embedded.make.drafting import Tally, block_labels, tokens_per_round
 from embedded.make.optimiser import Muon, orthogonal, rate_at
 from embedded.make.state import Means, load, save
-from tests.fixtures.drafter_oracle import OracleDrafter
 
 from checkpoints.sizes import Sizes, drafter_config, model_config
+from fixtures.drafter_oracle import OracleDrafter
 from lockstep.config.drafter import parse_drafter_config
 from lockstep.config.model import parse_model_config
 
