@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from fixtures.fronts import CLOSE, EMBEDDED, EOS, TOKENIZER, events
+from fixtures.waiting import until
 from lockstep.channel.client import EngineState
 from lockstep.config.serving import ServingOptions
 from lockstep.core.errors import EngineRejected
@@ -200,50 +201,44 @@ def test_a_stalled_engine_and_a_draining_server_say_so() -> None:
     assert ask(engine, {}, "/health").status_code == 200
 
 
-async def _serve_stream(stream: EventStream, leave_after_s: float | None = None) -> list[dict[str, Any]]:
-    sent: list[dict[str, Any]] = []
-
+async def _serve_stream(stream: EventStream, sent: list[dict[str, Any]], leave_after_s: float = 60) -> None:
     async def receive() -> dict[str, Any]:
-        await asyncio.sleep(60 if leave_after_s is None else leave_after_s)
+        await asyncio.sleep(leave_after_s)
         return {"type": "http.disconnect"}
 
     async def send(message: Any) -> None:
         sent.append(message)
 
     await stream({"type": "http", "method": "POST", "headers": []}, receive, send)
-    return sent
 
 
 def test_silence_is_filled_with_comments_and_a_client_that_leaves_ends_the_source() -> None:
     closed: list[str] = []
 
-    def source(pause_s: float) -> Callable[[], AsyncGenerator[bytes, None]]:
-        async def events() -> AsyncGenerator[bytes, None]:
-            try:
-                await asyncio.sleep(pause_s)
+    def bodies(sent: list[dict[str, Any]]) -> list[bytes]:
+        return [message["body"] for message in sent if message["type"] == "http.response.body"]
+
+    async def source(sent: list[dict[str, Any]], *behind: int) -> AsyncGenerator[bytes, None]:
+        """An event each time that so many bodies were sent."""
+        try:
+            for count in behind:
+                await until(lambda count=count: len(bodies(sent)) == count, 0.001)
                 yield b"data: x\n\n"
-            finally:
-                closed.append("closed")
+        finally:
+            closed.append("closed")
 
-        return events
-
-    sent = asyncio.run(_serve_stream(EventStream(source(0.25)(), keepalive_s=0.1)))
-    bodies = [message["body"] for message in sent if message["type"] == "http.response.body"]
-    assert bodies == [b": keepalive\n\n", b": keepalive\n\n", b"data: x\n\n", b""]
-    assert [message.get("more_body") for message in sent[1:]] == [True, True, True, False]
+    silent: list[dict[str, Any]] = []
+    asyncio.run(_serve_stream(EventStream(source(silent, 2), keepalive_s=0.1), silent))
+    assert bodies(silent) == [b": keepalive\n\n", b": keepalive\n\n", b"data: x\n\n", b""]
+    assert [message.get("more_body") for message in silent[1:]] == [True, True, True, False]
     assert closed == ["closed"]
-
-    async def two() -> AsyncGenerator[bytes, None]:
-        for _ in range(2):
-            await asyncio.sleep(0.15)
-            yield b"data: x\n\n"
-
-    sent = asyncio.run(_serve_stream(EventStream(two(), keepalive_s=0.1, alive=b"event: ping\n\n")))
-    bodies = [message["body"] for message in sent if message["type"] == "http.response.body"]
-    assert bodies == [b": keepalive\n\n", b"data: x\n\n", b"event: ping\n\n", b"data: x\n\n", b""]
-    left = asyncio.run(_serve_stream(EventStream(source(30)()), leave_after_s=0.05))
+    slow: list[dict[str, Any]] = []
+    asyncio.run(_serve_stream(EventStream(source(slow, 1, 3), keepalive_s=0.1, alive=b"event: ping\n\n"), slow))
+    assert bodies(slow) == [b": keepalive\n\n", b"data: x\n\n", b"event: ping\n\n", b"data: x\n\n", b""]
+    left: list[dict[str, Any]] = []
+    asyncio.run(_serve_stream(EventStream(source(left, 1)), left, leave_after_s=0.05))
     assert left == []
-    assert closed == ["closed", "closed"]
+    assert closed == ["closed"] * 3
 
 
 def test_text_files_of_a_checkpoint_that_are_missing_are_named(tmp_path: Path) -> None:

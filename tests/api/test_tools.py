@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from fixtures.fronts import EOS, TOKENIZER, Front, end_front, events, start_front
 from fixtures.tool_replies import TOOLS, ids
 from lockstep.server.documents import ChatCompletion
+from lockstep.server.replies import IN_CALL_EVENT_S
 
 Serve = Callable[..., Front]
 CHAT = "/v1/chat/completions"
@@ -237,5 +238,7 @@ def test_a_long_call_shows_as_deltas_that_say_nothing(serve: Serve) -> None:
     front = serve({"rounds": rounds, "delay_s": 4.6 / len(rounds)})
     began = time.monotonic()
     chunks = streamed(front)
-    assert [sorted(item["delta"]) for item in chunks] == [["content", "role"], [], [], ["tool_calls"], []]
-    assert time.monotonic() - began < 8
+    took_s, kinds = time.monotonic() - began, [sorted(item["delta"]) for item in chunks]
+    silent = len(kinds) - 3
+    assert kinds == [["content", "role"], *[[]] * silent, ["tool_calls"], []]
+    assert 2 <= silent <= took_s / IN_CALL_EVENT_S

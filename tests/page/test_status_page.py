@@ -216,7 +216,8 @@ def test_a_key_lasts_as_long_as_its_tab(front: Front, browser: Chrome) -> None:
 
 
 def test_loading_draining_and_dead_say_so_and_leave_no_stale_figures(tmp_path: Path, browser: Chrome) -> None:
-    script = {"rounds": rounds(*WORDS, end=False), "delay_s": 0.02, "load_s": 3.0}
+    loaded = tmp_path / "loaded"
+    script = {"rounds": rounds(*WORDS, end=False), "delay_s": 0.02, "loads_until": str(loaded)}
     front = start_front(tmp_path, script, "--drain-timeout", "30")
     try:
         front.wait_for("/health", 200)
@@ -228,6 +229,7 @@ def test_loading_draining_and_dead_say_so_and_leave_no_stale_figures(tmp_path: P
         ActionChains(browser).send_keys(Keys.TAB, "hello", Keys.ENTER).perform()
         until(browser, lambda: "Loading model" in text(browser, "log"))
         browser.get_log("browser")
+        loaded.touch()
         until(browser, lambda: text(browser, "state") == "ok" and text(browser, "slots") == "0 / 4")
         ActionChains(browser).send_keys("hello", Keys.ENTER).perform()
         until(browser, lambda: text(browser, "slots") == "1 / 4" and float(text(browser, "speed")) > 1)

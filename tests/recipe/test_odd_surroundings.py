@@ -55,7 +55,8 @@ def test_a_clone_under_a_setting_for_line_ends_holds_the_committed_bytes(tmp_pat
 def test_following_a_log_ends_with_its_reader(box: Box) -> None:
     box.run()
     (Path(box.record["folder"]) / "server.log").write_text("said\n")
-    assert shell(box, "(sleep 0.5; echo more >>logs/current/server.log) & ./start.sh logs -f | head -1").stdout == "said\n"
+    more = "(while sleep 0.2; do echo more; done >>logs/current/server.log) &"
+    assert shell(box, f"{more} ./start.sh logs -f | head -1; kill $!").stdout == "said\n"
 
 
 def test_a_locale_without_the_characters_shows_them_otherwise(box: Box) -> None:
