@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import anthropic
@@ -10,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from api.test_faults import BODIES, CHAT, COMPLETIONS, HI, MESSAGES, RESPONSES, ask
-from fixtures.fronts import Front
+from fixtures.fronts import EOS, TOKENIZER, Front, events
 from fixtures.tool_replies import TOOLS
 
 QUESTION: list[Any] = [{"role": "user", "content": "What is the weather in Rome?"}]
@@ -138,3 +139,21 @@ def test_helpers_of_anthropics_client_run_to_their_end(embedded: Front) -> None:
     batch: Any = {"custom_id": "1", "params": common}
     with pytest.raises(anthropic.NotFoundError, match="There is nothing at /v1/messages/batches"):
         client.messages.batches.create(requests=[batch])
+
+
+def test_offsets_of_tokens_are_places_in_the_text_that_is_shown(serve: Callable[..., Front]) -> None:
+    """A control token is part of a prompt's text and of no reply's."""
+    control = TOKENIZER.added["<|assistant|>"]
+    words = [TOKENIZER.encode(word) for word in ("one", " two", " three")]
+    front = serve({"rounds": [words[0], [control], words[1], words[2], [EOS]]})
+    for stream in (False, True):
+        body = {"prompt": [control, *words[0]], "echo": True, "logprobs": 0, "max_tokens": 9, "stream": stream}
+        reply = front.http.post(COMPLETIONS, json=body)
+        choices = [chunk["choices"][0] for chunk in (events(reply.text)[:-1] if stream else [reply.json()])]
+        text = "".join(choice["text"] for choice in choices)
+        assert text == "<|assistant|>oneone two three"
+        told = [choice["logprobs"] for choice in choices if choice["logprobs"]]
+        places = [pair for one in told for pair in zip(one["text_offset"], one["tokens"], strict=True)]
+        shown = [(at, word) for at, word in places if not word.startswith("<|")]
+        assert shown
+        assert all(text[at:].startswith(word) for at, word in shown), places

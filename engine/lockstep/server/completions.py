@@ -51,7 +51,7 @@ async def _reply(request: Request, site: Deployment, body: CompletionBody) -> Re
             )
             reply = ReplyText(site.tokenizer, body.stop or (), split_reasoning=False, loop_limit=loop_limit(site, body))
             generations.append(Generation(site, engine, reply, "completions", "prompt", choice, 0 if prompt_only else None))
-            dialects.append(TextDialect(site.tokenizer, place, echo))
+            dialects.append(TextDialect(site.tokenizer, place, echo, len(prompt.ids) if echo else 0))
     if body.stream:
         return EventStream(reply_events(generations, dialects, site.options.name, body))
     return await whole_reply(generations, dialects, site.options.name, body)
@@ -70,8 +70,8 @@ class TextDialect:
     whole_object = "text_completion"
     chunk_object = "text_completion"
 
-    def __init__(self, tokenizer: Tokenizer, index: int = 0, echo: str = "") -> None:
-        self._index, self._echo, self._logprobs = index, echo, TextLogprobs(tokenizer)
+    def __init__(self, tokenizer: Tokenizer, index: int = 0, echo: str = "", echoed: int = 0) -> None:
+        self._index, self._echo, self._logprobs = index, echo, TextLogprobs(tokenizer, echoed)
 
     def opening(self) -> list[Choice]:
         return [self._choice(self._echo)] if self._echo else []

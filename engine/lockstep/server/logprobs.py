@@ -33,10 +33,12 @@ def chat_logprobs(tokenizer: Tokenizer, rows: Rows) -> dict[str, Any] | None:
 
 
 class TextLogprobs:
-    """`choices[].logprobs` of completions, piece by piece; offsets count the characters of the whole text from its first piece on."""
+    """`choices[].logprobs` of completions, piece by piece; offsets count the characters of the whole text from its first piece on.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer, self._text, self._offset = tokenizer, ByteText(), 0
+    Control tokens among the first `echoed` ones are part of the text, later ones are not."""
+
+    def __init__(self, tokenizer: Tokenizer, echoed: int = 0) -> None:
+        self._tokenizer, self._text, self._offset, self._echoed = tokenizer, ByteText(), 0, echoed
 
     def tell(self, rows: Rows) -> dict[str, Any] | None:
         """The next rows; the first token of a prompt has no logarithm. None for no rows."""
@@ -48,5 +50,7 @@ class TextLogprobs:
             ranked = {spelled(self._tokenizer, other): value for other, value in row.top} if row else {}
             told["top_logprobs"].append({word: row.logprob} | ranked if row else None)
             told["text_offset"].append(self._offset)
-            self._offset += len(self._text.feed(self._tokenizer.token_bytes(token)))
+            self._echoed -= 1
+            if self._echoed >= 0 or not self._tokenizer.is_hidden(token):
+                self._offset += len(self._text.feed(self._tokenizer.token_bytes(token)))
         return told if rows else None
