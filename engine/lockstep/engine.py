@@ -301,9 +301,12 @@ def load(options: ServingOptions, progress: Callable[[str, float], None], exchan
     drafting = load_drafting(options, Surroundings(checkpoint, model, vocabulary, pool.pages, options.parallel))
     build = origin(options, _digest(options)) if options.spill_dir else ""
     spill = SpillFolder(options.spill_dir, exchange.share.rank, build) if options.spill_dir else None
-    runner = Runner(model, pool, slots, vocabulary, drafting.drafter, spill, tower, _grammars(options))
+    grammars = _grammars(options)
+    runner = Runner(model, pool, slots, vocabulary, drafting.drafter, spill, tower, grammars)
     if drafting.unknown_costs:
         measure_steps(model, drafting.unknown_costs)
+    # From here on nothing is measured. The first grammar would hold up a step, and with it all who run, until it is loaded.
+    threading.Thread(target=grammars, name="grammars").start()
     kept = _kept_limits(options, runner.kept_sizes)
     return Loaded(runner, drafting.max_drafts, checkpoint.config, _digest(options), pool.pages, kept, spill)
 
@@ -319,7 +322,7 @@ def _tower(options: ServingOptions, checkpoint: Checkpoint, model: GlmModel) -> 
 
 
 def _grammars(options: ServingOptions) -> Callable[[], Backend]:
-    """The grammar library, loaded when the first grammar comes: it takes a second or two that few starts need."""
+    """The grammar library, which takes a second or two to load."""
 
     @functools.cache
     def loaded() -> Backend:

@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import openai
 import pytest
@@ -87,3 +88,8 @@ def test_a_killed_engine_is_named_and_the_front_stays(tmp_path_factory: pytest.T
         assert front.stop() == 0
     finally:
         end_front(front)
+
+
+def test_the_grammar_library_is_loaded_before_the_first_grammar_would_hold_up_a_step_for_it(embedded: Front) -> None:
+    """Nobody in this module asks for a grammar."""
+    wait_until(lambda: "libxgrammar" in Path(f"/proc/{embedded.engine_pid}/maps").read_text())
