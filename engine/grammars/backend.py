@@ -78,5 +78,5 @@ class _Matcher:
 def _words(error: Exception) -> str:
     """The library's reason without its time and place in its source."""
     lines = [line for line in str(error).splitlines() if line.strip()]
-    last = lines[-1] if lines else type(error).__name__
-    return last.split(": ", 1)[-1].strip()[:300]
+    last = lines[-1].rpartition(" is false: ")[2] if lines else "the grammar library cannot compile it"
+    return last.split(": ", 1)[-1].strip().rstrip(".")[:300]

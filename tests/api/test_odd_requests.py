@@ -62,6 +62,28 @@ MISNAMED: list[tuple[str, dict[str, Any], str]] = [
     (RESPONSES, {"min_tokens": 5, "text": {"format": {"type": "json_object"}}}, "text.format"),
     (RESPONSES, {"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
     (CHAT, {"tool_choice": {"type": "allowed_tools", "tools": 5}}, "tool_choice"),
+    (
+        MESSAGES,
+        {"system": "Be.", "messages": [*HI, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": 5}]}]},
+        "messages[1].content[0].tool_use_id",
+    ),
+    (
+        MESSAGES,
+        {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": {"a": 1}}]}]},
+        "messages[0].content[0].content",
+    ),
+    (
+        MESSAGES,
+        {"tools": [{"name": "f", "input_schema": {}}], "tool_choice": {"type": "any", "disable_parallel_tool_use": "yes"}},
+        "tool_choice.disable_parallel_tool_use",
+    ),
+    (RESPONSES, {"instructions": "Be.", "input": [*HI, {"type": "function_call_output", "call_id": 5, "output": ""}]}, "input[1].call_id"),
+    (
+        RESPONSES,
+        {"input": [*HI, {"role": "user", "content": [{"type": "input_image", "image_url": "data:", "detail": "x"}]}]},
+        "input[1].content",
+    ),
+    (RESPONSES, {"input": None, "previous_response_id": ""}, "input"),
 ]
 
 

@@ -210,6 +210,8 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("tools as an object", {"tools": {}}, "tools", "a list of tools"),
     ("a name with a blank", {"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools", "128 characters"),
     ("a name twice", {"tools": [TOOLS[0], TOOLS[0]]}, "tools", "repeats get"),
+    ("a strict that is a word", {"tools": [{"type": "function", "function": {"name": "f", "strict": "yes"}}]}, "tools", "`strict`"),
+    ("a strict out of its place", {"tools": [{"type": "function", "strict": True, "function": {"name": "f"}}]}, "tools", "`strict`"),
     ("a tool without a name", {"tool_choice": {"type": "function", "function": {}}}, "tool_choice", "name"),
     ("an unknown choice", {"tool_choice": "maybe"}, "tool_choice", "none"),
     ("a choice as a number", {"tool_choice": 1}, "tool_choice", "none"),

@@ -160,6 +160,26 @@ def test_numbers_beyond_every_machine_word_are_enforced_or_refused(schema: dict)
     assert not spell(form, "1" if "maximum" not in schema else "1e301")
 
 
+ROUNDED = [
+    {"const": 2**63}, {"enum": [{"a": [-(2**63) - 1]}]}, {"type": "number", "minimum": 2**53 + 1}, {"type": "integer", "maximum": 1e19},
+    {"type": "integer", "minimum": 2**63}, {"type": "number", "minimum": 10**400},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("schema", ROUNDED)
+def test_numbers_that_the_library_would_round_are_refused_by_keyword_and_place(schema: dict):
+    with pytest.raises(SchemaError, match=f"`{[*schema][-1]}` at `s`.*64 bits"):
+        json_form(schema, "s")
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63)])
+def test_the_last_numbers_of_64_bits_are_spelled_to_the_digit(number: int):
+    for schema in ({"const": number}, {"type": "integer", "minimum": number, "maximum": number}):
+        form = json_form(schema, "s")
+        assert spell(form, str(number))
+        assert not spell(form, str(number)[:-1])
+
+
 def test_deep_and_large_schemas_are_refused_before_they_are_compiled():
     deep = nested(100)
     large = {"type": "object", "properties": {f"p{at}": {"type": "string"} for at in range(3000)}}

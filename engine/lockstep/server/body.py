@@ -4,10 +4,12 @@ Stricter than `json.loads`: no NaN, no Infinity, no repeated keys, no half chara
 
 import asyncio
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeVar
 
@@ -27,6 +29,13 @@ MAX_VALUES, MAX_PARTS = (1 << 20) + (1 << 16), 1 << 17
 
 # When the request that is served was all there, on the monotonic clock.
 ARRIVED_S = ContextVar[float]("arrived_s")
+
+# Faults that pydantic tells in words of Python.
+_PLAIN = {
+    "dict_type": "an object", "model_type": "an object", "list_type": "a list", "too_long": "at most {max_length} of them",
+    "too_short": "at least {min_length} of them", "string_too_long": "at most {max_length} characters",
+    "string_too_short": "at least {min_length} characters",
+}  # fmt: skip
 
 _UNION_BRANCHES = frozenset({"str", "int", "bool", "list", "dict", "none"})
 
@@ -52,7 +61,12 @@ async def read_model(request: Request, kind: type[Model], limit: int = MAX_BODY_
 
 def read_object(data: bytes | bytearray, kind: type[Model]) -> Model:
     """`data` as `kind`. Raises ApiError 400."""
-    return validate(parse_object(data), kind)
+    far = list[str]()
+    model = validate(parse_object(data, far), kind)
+    if far:
+        # Behind validation, which names the fields it knows.
+        raise bad_request(f"The body holds the number {far[0][:40]}, past the largest; needed: finite ones.", code="invalid_json")
+    return model
 
 
 async def read_bytes(request: Request, limit: int = MAX_BODY_BYTES) -> bytearray:
@@ -83,8 +97,10 @@ def _too_large(size: int, limit: int) -> ApiError:
     return ApiError(413, message, code="request_too_large", headers={"Connection": "close"})
 
 
-def parse_object(data: bytes | bytearray) -> dict[str, Any]:
-    """A JSON object out of UTF-8 bytes. Raises ApiError 400 naming the place of the fault, never echoing the body."""
+def parse_object(data: bytes | bytearray, far: list[str]) -> dict[str, Any]:
+    """A JSON object out of UTF-8 bytes. Raises ApiError 400 naming the place of the fault, never echoing the body.
+
+    Numbers that are infinite to us go to `far` as they are spelled."""
     if len(data) > MAX_VALUES and sum(map(data.count, (b",", b"[", b"{"))) > MAX_VALUES:
         message = f"The body has more than {MAX_VALUES} commas and opening brackets; needed: fewer, no prompt has as many parts."
         raise bad_request(message, code="invalid_json")
@@ -93,7 +109,7 @@ def parse_object(data: bytes | bytearray) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise bad_request(f"The body is not UTF-8 (byte {error.start}); needed: JSON in UTF-8.", code="invalid_json") from None
     try:
-        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_repeats)
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=partial(_number, far), object_pairs_hook=_refuse_repeats)
     except json.JSONDecodeError as error:
         found = "empty" if not text.strip() else f"no JSON: {error.msg} at line {error.lineno}, column {error.colno}"
         raise bad_request(f"The body is {found}; needed: one JSON object.", code="invalid_json") from None
@@ -106,6 +122,12 @@ def parse_object(data: bytes | bytearray) -> dict[str, Any]:
     _check_size(value)
     if "\\ud" in text or "\\uD" in text:
         _check_surrogates(value)
+    return value
+
+
+def _number(far: list[str], digits: str) -> float:
+    value = float(digits)
+    far += [digits] * math.isinf(value)
     return value
 
 
@@ -156,9 +178,9 @@ def validate(value: dict[str, Any], kind: type[Model], names: Mapping[str, str] 
         return kind.model_validate(value)
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
-        param = _path(fault["loc"])
-        root = re.split(r"[.\[]", param or "")[0]
-        raise _from_fault(fault, value, names.get(root, root) + param[len(root) :] if param else None) from None
+        param = _path(fault["loc"]) or ""
+        known = next((name for name in (param.partition(".")[0], re.split(r"[.\[]", param)[0]) if name in names), "")
+        raise _from_fault(fault, value, names.get(known, "") + param[len(known) :] or None) from None
 
 
 def _from_fault(fault: ErrorDetails, body: dict[str, Any], param: str | None) -> ApiError:
@@ -172,7 +194,8 @@ def _from_fault(fault: ErrorDetails, body: dict[str, Any], param: str | None) ->
         return bad_request(f"`{param}` is missing; needed: this field. See /openapi.json for the form of a request.", param)
     if fault["type"] == "extra_forbidden":
         return bad_request(f"`{param}` is no option this server knows; remove it. See /openapi.json for those it takes.", param)
-    needed = fault["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    plain = _PLAIN.get(fault["type"], "").format_map(context)
+    needed = plain or fault["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     found = _describe(fault["input"])
     if param is None:
         return bad_request(f"The request does not fit together; needed: {needed}.")

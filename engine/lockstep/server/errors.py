@@ -13,9 +13,11 @@ _ANTHROPIC_TYPES = {
 
 # Fields of chat as other dialects call them, for errors that are found once a request has become one of chat.
 _CALLED = {
-    "/v1/responses": (("`response_format.json_schema", "`text.format"), ("`response_format", "`text.format"), ("`messages`", "`input`")),
-    "/v1/messages": (("`response_format.json_schema", "`output_config.format"), ("`response_format", "`output_config.format")),
-}
+    "/v1/responses": (("`response_format.json_schema", "`text.format"), ("`response_format", "`text.format"), ("`messages`", "`input`"),
+                      ("tool_call_id", "call_id")),
+    "/v1/messages": (("`response_format.json_schema", "`output_config.format"), ("`response_format", "`output_config.format"),
+                     ("tool_call_id", "tool_use_id")),
+}  # fmt: skip
 
 
 class ApiError(Exception):

@@ -50,7 +50,8 @@ def chat_form(body: MessagesBody, thinks: bool) -> ChatBody:
     extra = body.model_extra or {}
     refuse_values(extra, _REFUSED)
     chat = {name: value for name, value in extra.items() if name not in (*_OWN, "service_tier", "metadata")}
-    turns = [turn for place, message in enumerate(body.messages) for turn in _turns(message, f"messages[{place}]")]
+    places = [(message, f"messages[{place}]") for place, message in enumerate(body.messages)]
+    turns = [{"place": where} | turn for message, where in places for turn in _turns(message, where)]
     chat["messages"] = _system(body.system) + turns
     chat["continue_final_message"] = turns[-1]["role"] == "assistant"
     chat["stream"], chat["stop"] = body.stream, body.stop_sequences
@@ -58,7 +59,7 @@ def chat_form(body: MessagesBody, thinks: bool) -> ChatBody:
     edits = (body.context_management or {}).get("edits") or []
     if not isinstance(edits, list) or any(edit != _KEPT_THOUGHTS for edit in edits):
         refuse("context_management", f"has edits that are not served; needed: none, or {_KEPT_THOUGHTS}")
-    return validate(chat, ChatBody, _NAMES)
+    return validate(chat, ChatBody, _NAMES | {f"messages[{at}]": turn.get("place", "system") for at, turn in enumerate(chat["messages"])})
 
 
 def _system(value: str | list[dict[str, Any]] | None) -> list[dict[str, Any]]:
@@ -112,7 +113,7 @@ def _told(places: list[tuple[Any, str]], role: str) -> list[dict[str, Any]]:
             content = block.get("content")
             if isinstance(content, list):
                 content = [_part(part, f"{at}.content[{place}]") for place, part in enumerate(content)]
-            turns.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content})
+            turns.append({"role": "tool", "tool_call_id": block.get("tool_use_id"), "content": content, "place": at})
             continue
         if not turns or turns[-1]["role"] != role:
             turns.append({"role": role, "content": []})
@@ -176,4 +177,7 @@ def _tools(body: MessagesBody) -> dict[str, Any]:
         chosen = _CHOICES[kind]
     else:
         refuse("tool_choice.type", "is unknown; needed: auto, any, tool or none")
-    return {"tools": tools or None, "tool_choice": chosen, "parallel_tool_calls": choice.get("disable_parallel_tool_use") is not True}
+    is_single = choice.get("disable_parallel_tool_use")
+    if not isinstance(is_single, bool | None):
+        refuse("tool_choice.disable_parallel_tool_use", "is neither true nor false; needed: one of the two")
+    return {"tools": tools or None, "tool_choice": chosen, "parallel_tool_calls": not is_single}

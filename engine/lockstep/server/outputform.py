@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -11,13 +10,14 @@ from pydantic_core import PydanticCustomError
 
 from grammars.formats import any_object, choice_form, grammar_form, json_form, regex_form
 from grammars.protocol import Form, GrammarError
+from lockstep.text.toolset import strict_json
 
 FIELDS = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
 
 
 def _schema(value: Any) -> Any:
     try:
-        return json.loads(value) if isinstance(value, str) else value
+        return strict_json(value) if isinstance(value, str) else value
     except ValueError:
         raise PydanticCustomError("needed", "a JSON Schema, as an object or as JSON text") from None
 

@@ -59,17 +59,20 @@ def chat_form(body: ResponsesBody, earlier: Sequence[Item]) -> ChatBody:
     refuse_values(extra, _REFUSED)
     if _LOGPROBS in (body.include or ()):
         refuse("include", f"asks for {_LOGPROBS}; needed: `logprobs` of /v1/chat/completions")
-    if body.input is None and body.previous_response_id is None:
+    if body.input is None and not body.previous_response_id:
         refuse("input", "is missing; needed: a string or a list of items")
     chat = {name: value for name, value in extra.items() if name not in _OWN}
     messages = [{"role": "system", "content": body.instructions}] if body.instructions else []
+    places = ["instructions"] * len(messages)
     for place, item in enumerate([*earlier, *body.items]):
         _add(messages, item, f"input[{place - len(earlier)}]")
+        places += [f"input[{place - len(earlier)}]"] * (len(messages) - len(places))
     chat["messages"] = messages or [{"role": "user", "content": ""}]
     chat["stream"], chat["reasoning_effort"] = body.stream, (body.reasoning or {}).get("effort")
     chat["response_format"] = _format((body.text or {}).get("format"))
     chat |= {"tools": _tools(body.tools or ()) or None, "tool_choice": body.tool_choice}
-    return validate(chat, ChatBody, {"reasoning_effort": "reasoning.effort"})
+    names = {f"messages[{at}]": place for at, place in enumerate(places)}
+    return validate(chat, ChatBody, names | {"reasoning_effort": "reasoning.effort"})
 
 
 def _add(messages: list[dict[str, Any]], item: Item, where: str) -> None:

@@ -50,6 +50,8 @@ def _checked_name(tool: Any, place: int) -> str:
         raise TextError(f"`parameters` as a JSON schema, an object; tool {place} has something else")
     if not isinstance(function.get("description") or "", str):
         raise TextError(f"`description` as a string; tool {place} has something else")
+    if not isinstance(function.get("strict"), bool | None) or (tool.get("strict") and not function.get("strict")):
+        raise TextError(f"`strict` true or false, beside the name; tool {place} has it otherwise")
     return name
 
 
