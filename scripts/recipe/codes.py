@@ -98,7 +98,7 @@ _ALL = (
     Code("E_LOCK", "another start, restart, stop or prepare is at work", "wait for it to end", "lock"),
     Code("E_PIN", "the engine's files are not the pinned tree", "commit and ./start.sh patches pin, or undo the edit", "pin"),
     Code("E_PATCHES", "the patch series does not apply exactly", "restore patches/, or ./start.sh patches refresh", "pin"),
-    Code("E_IMAGE", "the engine could not be built", "read the end of the log named; check disk and network", "image"),
+    Code("E_IMAGE", "the engine could not be built", "read the log named; check disk and network; no torch: PIP_EXTRA_INDEX_URL", "image"),
     Code(
         "E_OFFLINE",
         "something has to be fetched and OFFLINE=1 forbids it",
@@ -133,7 +133,7 @@ _ALL = (
         "start",
     ),
     Code("E_ROLLBACK", "there is no build to go back to", "undo the change in engine/ or patches/, then ./start.sh restart", "start"),
-    Code("E_API", "the server was not ready in time", "read the log named; raise WAIT_TIMEOUT if it was still loading", "api"),
+    Code("E_API", "the server was not ready in time", "read the log; raise WAIT_TIMEOUT if it still loads; restart it if it hangs", "api"),
     Code("E_SMOKE", "an answer to the smoke test is not acceptable", "read smoke.json and the log, then ./start.sh restart", "smoke"),
     Code(
         "E_COLLAPSED",

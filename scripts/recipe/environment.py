@@ -15,7 +15,14 @@ from recipe.plan import Action, Task
 from recipe.pytorch import Own, left_out
 
 READY = "ready.json"
+# pip's note about a later pip would be the last line, in place of why it failed.
+PIP = ("-m", "pip", "--disable-pip-version-check")
 ONLY_LOCKED = ("--require-hashes", "--only-binary=:all:", "--no-deps", "--progress-bar=off")
+
+
+def into(place: Path) -> tuple[str, ...]:
+    """Options of `pip install` for exactly this environment: a user's own pip settings may name another place for packages."""
+    return ("--no-user", "--target=", "--root=/", f"--prefix={place}")
 
 
 class Environment:
@@ -64,10 +71,7 @@ class Environment:
         return (
             *listing,
             job.command("E_VENV", sys.executable, "-m", "venv", str(made), fetches=True),
-            # pip's note about a later pip would be the last line, in place of why it failed
-            job.command(
-                "E_IMAGE", python, "-m", "pip", "--disable-pip-version-check", "install", *ONLY_LOCKED, "-r", str(listed), fetches=True
-            ),
+            job.command("E_IMAGE", python, *PIP, "install", *ONLY_LOCKED, *into(made), "-r", str(listed), fetches=True),
             Task(f"mark {made} ready, then rename it to {self.place}", lambda: self._finish(made)),
         )
 

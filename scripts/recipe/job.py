@@ -19,7 +19,7 @@ from recipe.ui import PROGRESS_EVERY_S, Ui
 _SECRETS = (name for setting in SETTINGS.values() if setting.is_secret for name in (setting.name, *setting.aliases))
 KEPT_BACK = ("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", *_SECRETS)
 UNFINISHED = "unfinished.json"
-LONG_EVERY_S = 60.0
+LONG_EVERY_S, READ_LINES = 60.0, 40
 
 
 @dataclass
@@ -78,10 +78,12 @@ class Job:
             status = process.run(words, {**self.tool_environment, **(secrets or {})}, log=log, on_tick=tell)
             self.ui.settle()
             if status != 0:
-                last = runlog.tail(log, 1)
+                said = runlog.tail(log, READ_LINES)
+                # What pip says last need not be why.
+                told = "; ".join(dict.fromkeys([*[line for line in said if line.startswith("ERROR: ")][-2:], *said[-1:]])) or "no output"
                 raise Failure(
                     code,
-                    found=f"`{shlex.join(words)}` ended with status {status}: {last[0] if last else 'no output'}",
+                    found=f"`{shlex.join(words)}` ended with status {status}: {told}",
                     needed=f"status 0; the whole output is {log.name} of {runlog.archive_of(log.parent)}",
                 )
 

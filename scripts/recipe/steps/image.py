@@ -14,7 +14,7 @@ from patchwork.engine import Pin
 from recipe import files, pytorch
 from recipe.adapters import containers
 from recipe.adapters.containers import DockerFault
-from recipe.environment import ONLY_LOCKED, READY, Environment, python_tag
+from recipe.environment import ONLY_LOCKED, PIP, READY, Environment, into, python_tag
 from recipe.job import Job
 from recipe.plan import Act, Action, Task
 
@@ -95,7 +95,7 @@ class ProcessImage(Image):
             *base,
             *wheel_actions(job, self._pin, self._host_tools, shop, wheel),
             job.command("E_VENV", base_python, "-m", "venv", "--without-pip", str(made)),
-            job.command("E_IMAGE", *pip, "install", *NO_NET, "--find-links", str(wheel), "lockstep"),
+            job.command("E_IMAGE", *pip, "install", *NO_NET, *into(made), "--find-links", str(wheel), "lockstep"),
             Task(f"let {made} see {self._base.packages}, mark it ready, then rename it to {self.place}", lambda: self._finish(made)),
         )
 
@@ -181,7 +181,7 @@ class DockerImage(Image):
 
     def _pip(self, shop: Path) -> tuple[str, ...]:
         where = ("--dest", str(shop / "wheels"), "--requirement", str(shop / "wheels" / LIST))
-        return (str(self._host_tools.python), "-m", "pip", "--disable-pip-version-check", "download", *ONLY_LOCKED, *where)
+        return (str(self._host_tools.python), *PIP, "download", *ONLY_LOCKED, *where)
 
     def _list(self, shop: Path) -> None:
         """Write what has to be fetched: everything, or all but torch where the base brings one that is recent enough."""
