@@ -11,13 +11,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from fixtures.clone_box import ROOT
 from recipe.adapters import containers
+from recipe.adapters.containers import DockerFault
 from recipe.checks import Finding, docker
 
 STRANGER = "nobody"
@@ -141,3 +142,23 @@ def test_the_context_in_use_names_the_engine(tmp_path: Path) -> None:
     assert containers.is_rootless(told)
     assert containers.endpoint(told | {"DOCKER_HOST": "unix:///other"}) == "unix:///other"
     assert containers.endpoint({"HOME": "/nowhere"}) == containers.DEFAULT
+
+
+@pytest.mark.parametrize(
+    "ask_the_engine",
+    [
+        lambda: containers.image_labels("an-image"),
+        lambda: containers.fetch("an-image", print),
+        lambda: containers.ask("an-image", "true"),
+        lambda: containers.drop_images("a-label", (), "another"),
+        lambda: containers.start("an-image", (), {"security_opt": []}),
+        lambda: containers.look("a-container"),
+        lambda: containers.stop("a-container", 1),
+        lambda: containers.remove("a-container", Path("/dev/null")),
+    ],
+)
+def test_before_the_sdk_is_installed_each_question_says_so(monkeypatch: pytest.MonkeyPatch, ask_the_engine: Callable[[], object]) -> None:
+    for name in ("docker", "docker.errors"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(DockerFault, match="the Docker SDK is not installed"):
+        ask_the_engine()

@@ -255,10 +255,10 @@ def _follow(stream: Iterator[Mapping[str, Any]], tell: Callable[[str], None]) ->
 
 def drop_images(label: str, keep: Collection[str], other: str) -> list[str]:
     """Remove images that have the label `other` and whose `label` has none of the values `keep`; one in use stays. Returns names."""
-    from docker.errors import APIError
-
     removed = []
     with _engine(BUILD_S) as engine:
+        from docker.errors import APIError
+
         for image in engine.images.list(filters={"label": [label, other]}):
             if image.labels[label] not in keep:
                 with contextlib.suppress(APIError):
