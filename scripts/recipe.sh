@@ -18,7 +18,7 @@ fi
 for candidate in "${candidates[@]}"; do
   if "$candidate" -I -c "$recent" 2>/dev/null; then
     # Nothing is written beside the sources, and nobody else's packages are seen, nor what lies in the folder it is called from.
-    exec env -u PYTHONHOME PYTHONPATH="$scripts" PYTHONDONTWRITEBYTECODE=1 "$candidate" -s -P -m recipe "$@"
+    exec env -u PYTHONHOME -u PYTHONINSPECT -u PYTHONPLATLIBDIR PYTHONPATH="$scripts" PYTHONDONTWRITEBYTECODE=1 "$candidate" -s -P -m recipe "$@"
   fi
 done
 refuse 3 '[E_PYTHON] no Python of at least 3.11 was found' "${PYTHON:+PYTHON=$PYTHON: }$("${candidates[0]}" --version 2>&1 || true)" \

@@ -20,7 +20,7 @@ from recipe.ui import Ui
 ROOT = Path(__file__).resolve().parents[2]
 SIGNAL_BASE = 128
 JSON_OF_THEIR_OWN = ("patches", "verify")
-WITHOUT_PLAN = ("install-service", "watch", "support-bundle", "documents")
+WITHOUT_PLAN = ("install-service", "patches", "watch", "support-bundle", "documents")
 HELP = ("help", "-h", "--help")
 FULL, CLOSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG), (errno.EACCES, errno.EPERM, errno.EROFS)
 Run = Callable[[Job, Sequence[str]], int]

@@ -119,14 +119,12 @@ def _origin(source: str, name: str) -> str:
 
 def _from_local_sh(root: Path, environment: Mapping[str, str], notices: list[Notice]) -> dict[str, Given]:
     file = root / LOCAL_SH
-    if not file.is_file():
+    if not (file.exists() or file.is_symlink()):
         return {}
     try:
         values = bash.assignments(file, root / "scripts" / "config.sh", environment)
     except ValueError as error:
-        raise Failure(
-            "E_CONFIG", found=f"{LOCAL_SH} could not be read: {error}", needed="a Bash file that ends without an error"
-        ) from error
+        raise Failure("E_CONFIG", found=f"{LOCAL_SH} could not be read: {error}", needed="a Bash file without an error") from error
     for name in values:
         if name not in NAMES and name.isupper():
             notices.append(Notice(f"{LOCAL_SH}: {_unknown(name)}", is_harmless=_look_alike(name) is None))
@@ -137,15 +135,13 @@ def _from_env_file(root: Path, notices: list[Notice]) -> dict[str, Given]:
     file = root / ENV_FILE
     try:
         parsed = dotenv.parse(file.read_bytes())
-    except FileNotFoundError:
-        return {}
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not file.is_symlink():
+            return {}
         raise Failure("E_CONFIG", found=f"{ENV_FILE} cannot be read: {error.strerror}", needed="a readable file, or none") from error
     for remark in parsed.remarks:
         is_harmless = remark.is_harmless and not (remark.key in SETTINGS and SETTINGS[remark.key].is_secret)
-        notices.append(
-            Notice(f"{ENV_FILE} line {remark.line}: {remark.key + ' ' if remark.key else ''}{remark.text}", is_harmless=is_harmless)
-        )
+        notices.append(Notice(f"{ENV_FILE} line {remark.line}: " + f"{remark.key} {remark.text}".lstrip(), is_harmless=is_harmless))
     for name, entry in parsed.entries.items():
         if name not in NAMES:
             notices.append(Notice(f"{ENV_FILE} line {entry.line}: {_unknown(name)}"))

@@ -75,9 +75,7 @@ def workshop(data_dir: Path) -> Iterator[Path]:
     try:
         shop.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER)
     except OSError as error:
-        raise Failure(
-            "E_CONFIG", found=f"DATA_DIR={data_dir} cannot be written: {error.strerror}", needed="a folder of your own"
-        ) from error
+        raise Failure("E_CONFIG", found=f"DATA_DIR={data_dir}: {error.strerror}", needed="a folder of your own") from error
     for leftover in shop.parent.iterdir():
         pid, _, ticks = leftover.name.partition("-")
         owner = kernel.identify(int(pid)) if pid.isdigit() else None

@@ -20,16 +20,12 @@ def hold(state_dir: Path, verb: str) -> Iterator[None]:
         state_dir.mkdir(parents=True, exist_ok=True, mode=PRIVATE_FOLDER)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise Failure(
-            "E_CONFIG", found=f"STATE_DIR={state_dir} cannot be written: {error.strerror}", needed="a folder of your own"
-        ) from error
+        raise Failure("E_CONFIG", found=f"STATE_DIR={state_dir}: {error.strerror}", needed="a folder of your own") from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Failure(
-                "E_LOCK", found=f"{owner(path)} holds {path}", needed="no other start, restart, stop or prepare at work"
-            ) from None
+            raise Failure("E_LOCK", found=f"{owner(path)} holds {path}", needed="no other start, restart, stop or prepare") from None
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps({"pid": os.getpid(), "verb": verb}).encode(), 0)
         yield

@@ -69,8 +69,9 @@ class Launch:
             return ""
         try:
             return secrets.keys(Path(self.key_file))[0]
-        except (OSError, IndexError, UnicodeDecodeError) as error:
-            raise Failure("E_KEY", found=f"{self.key_file}: {error}", needed="a readable file with a key in it") from error
+        except (OSError, IndexError, ValueError) as error:
+            needed, remedy = "a readable file with a key in it", "correct it, or remove it and ./start.sh restart: that makes one"
+            raise Failure("E_KEY", found=f"{self.key_file}: {error}", needed=needed, remedy=remedy) from error
 
 
 @dataclass(frozen=True)

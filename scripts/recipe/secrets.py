@@ -1,6 +1,7 @@
 """What must never be told: the hub token and API keys. Reads and makes their files, and takes their values out of texts."""
 
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterable
@@ -14,6 +15,7 @@ KEY_BYTES = 24
 # A shorter one would take words out of a log that are none of it.
 SHORTEST = 8
 REDACTED = b"[redacted]"
+KEY = re.compile(r"[\x20-\x7e]{1,4096}")
 
 
 def hub_token(config: Config) -> str:
@@ -38,10 +40,13 @@ def make_key(path: Path) -> None:
 
 
 def keys(path: Path) -> list[str]:
-    """Every key of a key file: one a line, as `key` or `label: key`. Raises OSError or UnicodeDecodeError."""
+    """Every key of a key file: one a line, as `key` or `label: key`. Raises OSError, or ValueError for what no request could carry."""
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     told = [line.partition(": ") for line in lines if line and not line.startswith("#")]
-    return [(key if separator else label).strip() for label, separator, key in told]
+    found = [(key if separator else label).strip() for label, separator, key in told]
+    if not all(map(KEY.fullmatch, found)):
+        raise ValueError("a key in it is not of printable ASCII characters, 4096 at most")
+    return found
 
 
 def open_files(config: Config) -> list[Path]:
@@ -63,7 +68,7 @@ def values(config: Config) -> tuple[str, ...]:
     """Every secret known to this run, the longest first, so that none is left over of another."""
     try:
         known = keys(config.folder("API_KEY_FILE"))
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):
         known = []
     told = {hub_token(config), *known, os.environ.get("QUALITY_API_KEY", "")}
     return tuple(sorted((one for one in told if len(one) >= SHORTEST), key=len, reverse=True))

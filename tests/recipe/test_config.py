@@ -182,6 +182,13 @@ def test_a_broken_local_sh_is_refused(root: Path, text: str, reason: str) -> Non
     assert reason in refusal(root).found
 
 
+@pytest.mark.parametrize("name", [".env", "scripts/local.sh"])
+def test_a_file_of_settings_that_a_link_does_not_find_is_told_and_not_taken_for_none(root: Path, name: str) -> None:
+    (root / name).symlink_to("/nowhere/settings")
+    assert refusal(root).found.startswith(f"{name} c")
+    assert "No such file" in refusal(root).found
+
+
 ALIASES = [(setting, alias) for setting in SETTINGS.values() for alias in setting.aliases]
 
 

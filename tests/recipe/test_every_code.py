@@ -181,7 +181,7 @@ def test_a_gpu_out_of_line_ends_or_warns_before_a_start(gpu_host: GpuHost, code:
 
 def test_without_a_terminal_the_licence_is_a_warning_and_the_start_goes_on_to_the_download(gpu_host: GpuHost) -> None:
     done = gpu_host.box.run(**without_drafter(gpu_host))
-    assert "[W_LICENSE]" in done.stderr
+    assert "[W_LICENSE] the DFlash2 drafter is for non-commercial use" in done.stderr
     assert "[I_HF_TOKEN] not set" in done.stdout
     assert "[E_DOWNLOAD]" in done.stderr
     assert done.returncode == 11
@@ -192,6 +192,7 @@ def test_on_a_terminal_the_licence_is_asked_once_and_no_means_no(gpu_host: GpuHo
     given = without_drafter(gpu_host)
     status, screen = on_terminal(gpu_host.box, "no", **given)
     assert status == 2
+    assert screen.index("non-commercial use") < screen.index("Do you accept its terms?")
     assert "[E_LICENSE]" in screen
     assert "DRAFTER=mtp" in screen
     status, screen = on_terminal(gpu_host.box, "yes", **given)

@@ -97,7 +97,7 @@ def test_an_open_server_gets_no_key_and_says_so_at_every_start(box: Box) -> None
     for _ in range(2):
         done = box.run(AUTH="open", HOST="0.0.0.0")
         assert done.returncode == 0, done.stderr
-        assert "[W_OPEN_BIND]" in done.stderr
+        assert "[W_OPEN_BIND] HOST=0.0.0.0 AUTH=open: whoever reaches this host can use the API, without a key" in done.stderr
     restarted = box.run("restart", AUTH="open", HOST="0.0.0.0")
     assert "[W_OPEN_BIND]" in restarted.stderr
     assert not (box.root / ".state/api-key").exists()
@@ -111,6 +111,24 @@ def test_a_key_file_that_others_may_read_or_that_is_empty_is_told(box: Box) -> N
     done = box.run("doctor", API_KEY_FILE=str(key))
     assert done.returncode == 2
     assert "[E_KEY]" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["\ufeffof-an-editor-with-a-mark", "me: schl\u00fcssel-von-mir", "k" * 5000])
+def test_a_key_that_no_request_can_carry_is_told_before_anything_is_started(box: Box, text: str) -> None:
+    key = box.write("key", f"{text}\n")
+    key.chmod(0o600)
+    done = box.run(API_KEY_FILE=str(key))
+    assert (done.returncode, "[E_KEY]" in done.stderr) == (2, True)
+    assert "a key in it is not of printable ASCII characters" in done.stderr
+    assert text[-9:] not in done.stderr
+
+
+def test_a_key_file_that_went_while_the_server_runs_is_told_with_what_makes_one(box: Box) -> None:
+    box.run()
+    (box.root / ".state/api-key").unlink()
+    done = box.run()
+    assert (done.returncode, "./start.sh restart: that makes one" in done.stderr) == (2, True)
+    assert box.run("restart").returncode == 0
 
 
 def test_each_rank_has_a_log_of_its_own_and_the_archive_holds_both(box: Box) -> None:
@@ -198,7 +216,7 @@ def test_uninstall_leaves_what_another_clone_uses_and_no_empty_folder(box: Box, 
     assert not (box.root / ".state").exists()
 
 
-@pytest.mark.parametrize("verb", ["install-service", "watch", "support-bundle", "documents"])
+@pytest.mark.parametrize("verb", ["install-service", "patches", "watch", "support-bundle", "documents"])
 def test_what_has_no_plan_is_not_done_in_a_dry_run(box: Box, verb: str) -> None:
     before = box.tree()
     done = box.run(verb, DRY_RUN="1")

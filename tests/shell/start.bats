@@ -107,4 +107,10 @@ fake_python() { # name, status of the version question
   cd "$BATS_TEST_TMPDIR/evil"
   PYTHONPATH="$BATS_TEST_TMPDIR/evil" PYTHONHOME=/nowhere run "$root/start.sh" help
   [ "$status" -eq 0 ]
+  # One asks for more words after the end, one for libraries of another place.
+  for variable in PYTHONINSPECT=1 PYTHONPLATLIBDIR=elsewhere; do
+    run env "$variable" "$root/start.sh" help
+    [ "$status" -eq 0 ]
+    [[ "$output" != *">>>"* ]]
+  done
 }

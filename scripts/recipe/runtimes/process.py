@@ -87,6 +87,4 @@ class ProcessRuntime:
         try:
             kernel.send(identity, number)
         except PermissionError as error:
-            raise Failure(
-                "E_STOP", found=f"process {identity.pid} belongs to another user", needed="the user who started the server, or root"
-            ) from error
+            raise Failure("E_STOP", found=f"process {identity.pid} is another user's", needed="who started the server, or root") from error

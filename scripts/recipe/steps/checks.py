@@ -11,6 +11,7 @@ from recipe import files, secrets, server
 from recipe.adapters import containers, host, kernel
 from recipe.checks import Finding, auth, dependencies, disk, docker, gpu, places, platform, port, venv
 from recipe.checks.disk import Want
+from recipe.codes import CODES
 from recipe.environment import Environment
 from recipe.job import Job
 from recipe.plan import Action, Task
@@ -93,7 +94,7 @@ class ChecksStep:
             (config.text("PROFILE") != EMBEDDED, "hub token", self._token),
             (self.serves, "port", lambda: [port.check(host.port(listen.host, listen.port), listen)]),
             (self.serves, "who can use the API", lambda: auth.check(self._auth())),
-            (True, "the drafter's licence", lambda: [Finding("W_LICENSE", "it is not downloaded yet")] if self.needs_licence() else []),
+            (True, "the drafter's licence", lambda: [Finding("W_LICENSE", CODES["W_LICENSE"].meaning)] if self.needs_licence() else []),
         ]
         return [Question(what, ask) for is_asked, what, ask in asked if is_asked]
 
@@ -157,7 +158,7 @@ class ChecksStep:
             problem = "" if secrets.keys(self._key_file) else "there is no key in it"
         except FileNotFoundError:
             pass
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:
             problem = getattr(error, "strerror", "") or str(error)
         has_file, readable = self._key_file.exists(), tuple(secrets.open_files(config))
         return auth.Auth(config.text("AUTH"), config.text("HOST"), self._key_file, has_file, problem, readable)

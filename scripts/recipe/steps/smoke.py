@@ -76,10 +76,9 @@ class SmokeStep:
                 raise Failure("E_START", found=f"the engine failed: {health.cause}", needed="an engine that loads")
             waited_s = time.monotonic() - began
             if waited_s > limit_s:
-                raise Failure(
-                    "E_API", found=f"not ready after {limit_s} s ({health.cause}); last log line: {last}", needed="/health/ready with 200"
-                )
-            ui.progress(f"loading for {waited_s:.0f} s; last log line: {last}")
+                found = f"not ready after {limit_s} s ({health.cause}); last log line: {last}"
+                raise Failure("E_API", found=found, needed="/health/ready with 200")
+            ui.progress(f"not ready for {waited_s:.0f} s ({health.cause}); last log line: {last}")
             time.sleep(POLL_S)
 
     def _asker(self, probe: Probe) -> Callable[[], None]:

@@ -98,9 +98,8 @@ class ShippedWeights:
             raise Failure("E_WEIGHTS", found=f"no list of files in {self._place / MANIFEST}", needed="the manifest of the checkpoint")
         wrong = [name for name, facts in listed.items() if not _is_same(self._place / name, facts)]
         if wrong:
-            raise Failure(
-                "E_WEIGHTS", found=f"missing or different: {', '.join(sorted(wrong))}", needed=f"the {len(listed)} files of {MANIFEST}"
-            )
+            found = f"missing or different: {', '.join(sorted(wrong))}"
+            raise Failure("E_WEIGHTS", found=found, needed=f"the {len(listed)} files of {MANIFEST}")
         self._job.ui.inform("I_READY", f"{len(listed)} files equal their manifest")
 
 

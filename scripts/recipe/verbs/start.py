@@ -304,8 +304,9 @@ def _clear_up(job: Job) -> Record | None:
 def _reattach(job: Job, running: Record) -> int:
     launch = running.launch
     job.ui.inform("I_RUNNING", f"{launch.url}, model {launch.name}; ./start.sh restart replaces it, ./stop.sh ends it")
-    if launch.settings.get("AUTH") == "open" and not auth.is_loopback(launch.host):
-        job.ui.inform("W_OPEN_BIND", f"HOST={launch.host} AUTH=open")
+    if launch.settings.get("AUTH") == "open":
+        found = auth.opened(launch.host)
+        job.ui.inform(found.code, found.found)
     for difference in launching.differences(launch, job.config):
         job.ui.inform("W_DIFFERS", difference)
     present = _present_build(job) if launch.settings.get("PROFILE") == job.config.text("PROFILE") else ""
