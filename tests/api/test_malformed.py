@@ -69,6 +69,9 @@ CASES: list[tuple[str, str, bytes, int, str | None, str]] = [
     ("content as a number", CHAT, messages([{"role": "user", "content": 5}]), 400, "messages[0].content", "text parts"),
     ("content missing", CHAT, messages([{"role": "user"}]), 400, "messages[0]", "content"),
     ("a picture", CHAT, messages([{"role": "user", "content": [{"type": "image_url"}]}]), 400, "messages[0].content", "part 0"),
+    ("a part that names itself at length", CHAT,
+     messages([{"role": "user", "content": [{"type": "image_url", "image_url": "data:", "place": "x" * 500}]}]),
+     400, "messages[0].content", "at most 200 characters"),
     ("a part without text", CHAT, messages([{"role": "user", "content": [{"type": "text"}]}]), 400, "messages[0].content", "part 0"),
     ("an unknown model", CHAT, chat(model="gpt-4"), 404, "model", "glm-5.3-flash"),
     ("a model as a number", CHAT, chat(model=5), 400, "model", "string"),
@@ -187,6 +190,7 @@ def test_too_large_and_compressed_bodies_are_refused_early(front: Front) -> None
         connection.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (CHAT.encode(), (96 << 20) + 1))
         assert b" 413 " in connection.recv(100)
     check(http.post(CHAT, content=chat(), headers={"content-encoding": "gzip"}), 415, None, "uncompressed")
+    assert http.post(CHAT, content=chat(), headers={"content-encoding": ""}).status_code == 200
     assert http.post(CHAT, content=chat()).status_code == 200
 
 

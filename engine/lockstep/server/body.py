@@ -71,7 +71,7 @@ def read_object(data: bytes | bytearray, kind: type[Model]) -> Model:
 
 async def read_bytes(request: Request, limit: int = MAX_BODY_BYTES) -> bytearray:
     """The whole body, refused as soon as it is known to be too large."""
-    coding = request.headers.get("content-encoding", "identity").lower()
+    coding = (request.headers.get("content-encoding") or "identity").lower()
     if coding != "identity":
         raise ApiError(
             415, f"Content-Encoding is {coding[:40]}; needed: identity. Send the body uncompressed.", code="unsupported_encoding"

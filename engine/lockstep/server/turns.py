@@ -5,6 +5,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+# An error repeats it.
+_PLACE_CHARACTERS = 200
+
 
 def fault(words: str) -> PydanticCustomError:
     """A value is of another form than `words` say."""
@@ -68,6 +71,8 @@ def _check_part(part: Any, place: int) -> None:
             raise fault(f'parts of the form {{"type": "{kind}", "{kind}": {{"url": "data:..."}}}}; part {place} is not')
         if source.get("detail") not in (None, "auto", "low", "high", "original"):
             raise fault(f"`detail` one of auto, low, high and original; part {place} has another")
+        if not isinstance(name := part.get("place") or "", str) or len(name) > _PLACE_CHARACTERS:
+            raise fault(f"`place` a string of at most {_PLACE_CHARACTERS} characters; part {place} has another")
     elif isinstance(kind, str) and kind != "text" and len(kind) <= 40:
         raise fault(f"parts of type text, image_url and video_url; part {place} has the type {kind}")
     elif kind != "text" or not isinstance(part.get("text"), str):
