@@ -40,7 +40,7 @@ from lockstep.layers.params import Params
 from lockstep.loop import EngineLoop
 from lockstep.model.glm import MAX_STEP_ROWS, GlmModel
 from lockstep.model.vision import VisionTower
-from lockstep.run.capacity import free_bytes, needs, pool_pages
+from lockstep.run.capacity import GIB, free_bytes, needs, pool_pages
 from lockstep.run.exchange import meet, meeting, part_ways
 from lockstep.run.kept import KeptSizes
 from lockstep.run.measure import measure_steps
@@ -60,7 +60,6 @@ from lockstep.weights.dense import coded_weights
 EXIT_CANNOT_LOAD, EXIT_BROKE, EXIT_RANK, EXIT_STALLED = 3, 5, 6, 7
 # The engine's own watchdog has the better words; a broken exchange is the last resort.
 EXCHANGE_SLACK_S = 30.0
-GIB = 1 << 30
 LAST_WORDS_S = 2.0
 # An engine that ends has so long to send kept states to disk, then to finish writing; the front waits longer (`channel.client`).
 PUT_AWAY_S, SETTLE_S = 8.0, 3.0
@@ -108,8 +107,7 @@ class LastWords:
         if not isinstance(error, LockstepError):
             traceback.print_exception(error)
         cause = self.ranks.cause_of_death(LAST_WORDS_S) if self.ranks else ""
-        code = error.code if isinstance(error, LockstepError) and not cause else ""
-        self._tell(cause or f"{what}: {_one_line(error)}", code)
+        self._tell(cause or f"{what}: {_one_line(error)}", error.code if isinstance(error, LockstepError) and not cause else "")
         return EXIT_RANK if cause else status
 
     def _tell(self, cause: str, code: str = "") -> None:
@@ -130,7 +128,8 @@ def run_engine(options: ServingOptions, channel: ChildChannel) -> int:
     words = LastWords(channel)
     try:
         with channel.ending_with_parent():
-            _require_devices(options)
+            if options.device == "cuda":
+                _require_devices(options.ranks)
             settings = rank_settings(options, _digest(options), __version__)
             exchange = _gather_ranks(options, settings, words)
             loaded = load(options, lambda stage, fraction: channel.send(Loading(stage, fraction)), exchange)
@@ -191,12 +190,16 @@ def _settle(rank: int, ranks: int) -> None:
     place_rank(rank)
 
 
-def _require_devices(options: ServingOptions) -> None:
-    """Raises LoadError where a rank would have no device: said before ranks meet, whose library only fails or waits then."""
-    if options.device == "cuda" and not torch.cuda.is_available():
+def _require_devices(ranks: int) -> None:
+    """Raises LoadError where a rank would have no device, or one of another kind: said before ranks meet, whose library only fails then."""
+    if not torch.cuda.is_available():
         raise LoadError("--device cuda, but PyTorch finds no CUDA device; needed: a visible GPU, or --device cpu")
-    if options.device == "cuda" and torch.cuda.device_count() < options.ranks:
-        raise LoadError(f"--ranks {options.ranks}, but PyTorch finds {torch.cuda.device_count()} CUDA devices; needed: one a rank")
+    if torch.cuda.device_count() < ranks:
+        raise LoadError(f"--ranks {ranks}, but PyTorch finds {torch.cuda.device_count()} CUDA devices; needed: one a rank")
+    # exact: what every rank computes for itself has the same bits on all; libraries choose by these.
+    cards = [torch.cuda.get_device_properties(at) for at in range(ranks)]
+    if len({(card.major, card.minor, card.multi_processor_count) for card in cards}) > 1:
+        raise LoadError(f"--ranks {ranks} on {' and '.join(card.name for card in cards)}; needed: cards of one kind")
 
 
 def _gather_ranks(options: ServingOptions, settings: dict[str, str], words: LastWords) -> Exchange:
@@ -299,8 +302,7 @@ def load(options: ServingOptions, progress: Callable[[str, float], None], exchan
     slots = StateSlots(text, options.parallel, device, dtype, share=exchange.share)
     vocabulary = _used_vocabulary(options, text.vocab_size)
     drafting = load_drafting(options, Surroundings(checkpoint, model, vocabulary, pool.pages, options.parallel))
-    build = origin(options, _digest(options)) if options.spill_dir else ""
-    spill = SpillFolder(options.spill_dir, exchange.share.rank, build) if options.spill_dir else None
+    spill = SpillFolder(options.spill_dir, exchange.share.rank, origin(options, _digest(options))) if options.spill_dir else None
     grammars = _grammars(options)
     runner = Runner(model, pool, slots, vocabulary, drafting.drafter, spill, tower, grammars)
     if drafting.unknown_costs:

@@ -117,7 +117,7 @@ def test_a_lonely_rank_notes_it_while_it_is_tried_and_ends_its_context_while_it_
         ("", "the peer exchange is faster: "),
         ("bits", r"rank 1: sum 0 of 8192 bytes: 1 of 4096 values are not the library's"),
         ("slow", "the peer exchange is slower: "),
-        ("opens", "rank 1: memory of rank 0 does not open: CUDA answered CUDA_ERROR_INVALID_DEVICE"),
+        ("opens", "rank 1: no sums through memory of rank 0: CUDA answered CUDA_ERROR_INVALID_DEVICE"),
     ],
 )
 def test_the_peer_exchange_serves_both_ranks_or_none(peer: ModuleType, fault: str, said: str, monkeypatch: pytest.MonkeyPatch):

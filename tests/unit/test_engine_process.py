@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -90,6 +91,32 @@ def test_missing_cards_are_named_before_ranks_begin(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("torch.cuda.device_count", lambda: cards)
     status, cause, _ = run(ServingOptions(EMBEDDED, device="cuda", ranks=2))
     assert (status, cause) == (engine.EXIT_CANNOT_LOAD, f"engine cannot load {EMBEDDED}: {words}")
+
+
+@pytest.mark.parametrize(
+    ("second", "is_refused"),
+    [
+        ({"name": "RTX PRO 6000 Max-Q"}, False),
+        ({"name": "RTX 5090", "multi_processor_count": 170}, True),
+        ({"name": "H200", "major": 9}, True),
+    ],
+)
+def test_cards_that_would_compute_other_bits_are_named_before_ranks_begin(
+    monkeypatch: pytest.MonkeyPatch, second: dict[str, object], is_refused: bool
+):
+    def begun(*_: object) -> None:
+        raise RuntimeError("ranks begin")
+
+    first = {"name": "RTX PRO 6000", "major": 12, "minor": 0, "multi_processor_count": 188}
+    monkeypatch.setattr(engine, "Ranks", begun)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda at: SimpleNamespace(**first | (second if at else {})))
+    cause = run(ServingOptions(EMBEDDED, device="cuda", ranks=2))[1]
+    if is_refused:
+        assert cause.endswith(f"--ranks 2 on RTX PRO 6000 and {second['name']}; needed: cards of one kind")
+    else:
+        assert cause.endswith("ranks begin")
 
 
 @pytest.mark.parametrize("fullest", [0, 1])

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from fixtures.random_model import RandomWeights, text_config
 from lockstep.config.fields import ConfigError
@@ -20,7 +22,7 @@ from lockstep.core.rank_messages import Begin, HashState, Ran, Run
 from lockstep.core.types import EngineRequest, Sampling
 from lockstep.draft.cost import RowCosts
 from lockstep.kernels.exl3 import Exl3Matrix, decode_outer
-from lockstep.run.exchange import in_rank_order
+from lockstep.run.exchange import TorchExchange, in_rank_order
 from lockstep.run.placement import place_rank
 from lockstep.run.ranks import Ranks
 from lockstep.run.settings import RankMismatch, compare_settings, rank_settings, settings_digest
@@ -205,6 +207,22 @@ def test_settings_that_differ_are_listed_by_name():
     with pytest.raises(RankMismatch, match=r"build digest: abd here, abc on rank 0; context: 1024 here, 16384 on rank 0"):
         compare_settings(1, two, one)
     assert settings_digest(one) != settings_digest(two)
+
+
+@pytest.mark.parametrize("has", [("all_gather_single", "all_gather_into_tensor"), ("all_gather_into_tensor",)], ids=["2.13", "2.11"])
+def test_the_library_is_asked_by_the_name_its_release_has(monkeypatch: pytest.MonkeyPatch, has: tuple[str, ...]):
+    asked = []
+
+    def gather(name: str, every: Tensor, own: Tensor) -> None:
+        asked.append(name)
+        every.copy_(own.repeat(2, 1))
+
+    for name in ("all_gather_single", "all_gather_into_tensor"):
+        monkeypatch.delattr(torch.distributed, name)
+        if name in has:
+            monkeypatch.setattr(torch.distributed, name, partial(gather, name), raising=False)
+    assert TorchExchange(Share(0, 2), "cpu").add(torch.ones(1, 4)).tolist() == [[2.0] * 4]
+    assert asked == [has[0]]
 
 
 PARTING = """

@@ -41,7 +41,8 @@ class TorchExchange:
     def _gather(self, own: Tensor) -> Tensor:
         """`own [R, n]` of every rank, `[ranks, R, n]`."""
         every = own.new_empty(self.share.ranks * own.shape[0], own.shape[1])
-        dist.all_gather_single(every, own.contiguous())
+        # Up to PyTorch 2.12 only the second name is there, later ones warn of it.
+        (getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor)(every, own.contiguous())
         return every.view(self.share.ranks, *own.shape)
 
 

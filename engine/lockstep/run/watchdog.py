@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from lockstep.core.plan import StepPlan, StepResult
 from lockstep.run.team import StepRunner
 
-_TICKS = 20
-_LONGEST_TICK_S = 0.5
+_TICKS, _LONGEST_TICK_S = 20, 0.5
 
 
 class Watchdog:
