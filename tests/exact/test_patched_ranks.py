@@ -21,6 +21,7 @@ from fixtures.compiled import compiled
 from fixtures.engines import GREEDY, ended, gone_within, listening_addresses, other_rank
 from fixtures.patched import Store, both, export
 from fixtures.patched import modules as added
+from fixtures.waiting import until
 from lockstep.channel.client import EngineClient
 from lockstep.config.share import Share
 from lockstep.core.errors import EngineDied
@@ -165,12 +166,24 @@ def shares_memory(pid: int) -> bool:
     return "/memfd:shared" in Path(f"/proc/{pid}/maps").read_text()
 
 
+def rest(pids: tuple[int, ...]) -> Callable[[], bool]:
+    """Asks whether processes have done next to nothing since it was last asked: libraries are loaded beside serving."""
+    seen: list[float] = []
+
+    def rests() -> bool:
+        seen.append(sum(cpu_s(pid) for pid in pids))
+        return len(seen) > 1 and seen[-1] - seen[-2] < 0.05
+
+    return rests
+
+
 def test_an_idle_pair_listens_nowhere_and_burns_nothing_and_a_killed_rank_0_takes_the_other_along(patched: Path):
     async def scenario(client: EngineClient) -> int:
         assert client.pid is not None
         pids = (client.pid, other_rank(client))
         assert [listening_addresses(pid) for pid in pids] == [set(), set()]
         assert all(shares_memory(pid) for pid in pids)
+        await until(rest(pids), 0.5)
         began = [cpu_s(pid) for pid in pids]
         await asyncio.sleep(3)
         assert [cpu_s(pid) - before < 0.15 for pid, before in zip(pids, began, strict=True)] == [True, True]
