@@ -2,6 +2,7 @@
 
 import io
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -75,13 +76,15 @@ def test_json_lines_hold_every_kind_of_text() -> None:
     assert (told[3]["code"], bool(told[3]["do"]), told[4]["code"], len(told), err.getvalue()) == ("W_DIFFERS", True, "E_PORT", 5, "")
 
 
-def test_progress_in_a_pipe_comes_after_ten_seconds_and_not_each_time() -> None:
-    out = io.StringIO()
+def test_progress_in_a_pipe_comes_every_ten_seconds_and_not_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, now_s = io.StringIO(), 1000.0
+    monkeypatch.setattr("recipe.ui.time", SimpleNamespace(monotonic=lambda: now_s))
     ui = Ui({}, out=out)
     ui.begin()
-    for _ in range(5):
-        ui.progress("working")
-    assert out.getvalue() == ""
+    for after in range(1, 32):
+        now_s = 1000.0 + after
+        ui.progress(f"working for {after} s")
+    assert out.getvalue().splitlines() == [f"  working for {after} s" for after in (10, 20, 30)]
 
 
 def test_a_failure_says_code_found_needed_and_what_to_do_on_standard_error() -> None:
