@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from fixtures.fronts import TOKENIZER, Front, end_front, rounds, start_embedded, start_front, wait_until
+from fixtures.fronts import TOKENIZER, Front, end_front, rounds, start_embedded, start_front
+from fixtures.waiting import wait_until
 
 
 @pytest.fixture

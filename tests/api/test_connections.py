@@ -16,8 +16,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fixtures.fronts import Front, end_front, rounds, start_front, wait_until
+from fixtures.fronts import Front, end_front, rounds, start_front
 from fixtures.probing import health_stays_quick
+from fixtures.waiting import wait_until
 from lockstep.server.connection import KEEP_ALIVE_S
 
 CHAT = "/v1/chat/completions"

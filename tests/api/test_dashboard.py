@@ -13,7 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from fixtures.fronts import ROOT, Front, free_port, rounds
+from fixtures.fronts import ROOT, Front, rounds
+from fixtures.ports import free_port
 
 DASHBOARD = json.loads((ROOT / "docker" / "grafana.json").read_text())
 QUERIES = [(panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel["targets"]]

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from fixtures.fronts import Front, events, rounds, wait_until
+from fixtures.fronts import Front, events, rounds
+from fixtures.waiting import wait_until
 
 CHAT = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "hi"}], "loop_guard": False}

@@ -12,7 +12,8 @@ from pathlib import Path
 import openai
 import pytest
 
-from fixtures.fronts import Front, end_front, events, start_embedded, wait_until
+from fixtures.fronts import Front, end_front, events, start_embedded
+from fixtures.waiting import wait_until
 
 BODY = {"messages": [{"role": "user", "content": "Count to five."}], "max_tokens": 16}
 

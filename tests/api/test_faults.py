@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from fixtures.fronts import TOKENIZER, Front, end_front, events, start_front, wait_until
+from fixtures.fronts import TOKENIZER, Front, end_front, events, start_front
 from fixtures.tool_replies import TOOLS, ids
+from fixtures.waiting import wait_until
 
 CHAT, COMPLETIONS, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
 COUNT, TOKENIZE, DETOKENIZE = "/v1/messages/count_tokens", "/tokenize", "/detokenize"

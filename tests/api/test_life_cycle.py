@@ -13,8 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fixtures.fronts import Front, events, rounds, wait_until
+from fixtures.fronts import Front, events, rounds
 from fixtures.probing import health_stays_quick
+from fixtures.waiting import wait_until
 
 CHAT = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "hi"}], "loop_guard": False}

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fixtures.fronts import TOKENIZER, Front, wait_until
+from fixtures.fronts import TOKENIZER, Front
+from fixtures.waiting import wait_until
 from lockstep.server.schema import ChatBody, CompletionBody, DetokenizeBody, TokenizeBody
 from lockstep.server.unsupported import UNSUPPORTED
 

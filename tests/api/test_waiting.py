@@ -10,7 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fixtures.fronts import Front, end_front, events, start_embedded, wait_until
+from fixtures.fronts import Front, end_front, events, start_embedded
+from fixtures.waiting import wait_until
 
 CHAT = "/v1/chat/completions"
 BODY = {"messages": [{"role": "user", "content": "Count to five."}], "max_tokens": 4}

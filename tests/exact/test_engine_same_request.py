@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fixtures.engines import GREEDY, ROOT, SAMPLED, Answer, ask, command, serve
+from fixtures.waiting import until
 from lockstep.channel.client import EngineClient, EngineState
 from lockstep.config.serving import LOOPS
 from lockstep.core.errors import CONTEXT_EXCEEDED, EngineDied, EngineRejected
@@ -77,9 +78,9 @@ def test_an_engine_that_drafts_gives_the_same_replies_and_counts_its_drafts(alon
             names = [replace(request(f"{n}-{copy}", n, sampling), draft=copy == 0) for copy in range(2) for n in LENGTHS]
             answers = await asyncio.gather(*(ask(client, wanted) for wanted in names))
             assert answers == [alone[len(wanted.prompt_ids), sampling] for wanted in names]
-        await asyncio.sleep(1.0)
+        await until(lambda: client.snapshot is not None and client.snapshot.accepted_tokens_total > 0)
         assert client.snapshot is not None
-        assert 0 < client.snapshot.accepted_tokens_total < client.snapshot.drafted_tokens_total
+        assert client.snapshot.accepted_tokens_total < client.snapshot.drafted_tokens_total
 
     serve(scenario, "--parallel", "4", "--drafter", *flags)
 

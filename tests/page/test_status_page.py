@@ -14,7 +14,8 @@ from selenium.webdriver import ActionChains, Chrome, ChromeOptions, ChromeServic
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from fixtures.fronts import CLOSE, Front, end_front, rounds, start_front, wait_until
+from fixtures.fronts import CLOSE, Front, end_front, rounds, start_front
+from fixtures.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 BODY = {"messages": [{"role": "user", "content": "hi"}]}

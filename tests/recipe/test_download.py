@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.clone_box import ROOT, wait_for
+from fixtures.clone_box import ROOT
 from fixtures.stub_hub import REPOSITORY, REVISION, Hub
+from fixtures.waiting import wait_until
 from recipe.adapters import hub as adapter
 
 SHARD = hashlib.sha256(b"shard").digest() * 16_384
@@ -120,7 +121,7 @@ def test_a_hub_that_never_sends_anything_ends_in_one_line(hub: Hub, folder: Path
 def test_a_killed_download_goes_on_from_its_part(hub: Hub, folder: Path) -> None:
     hub.faults[BIG] = ["hang"]
     process = subprocess.Popen(words_of(folder), env=environment_of(hub, folder, HF_HUB_DOWNLOAD_TIMEOUT="600"), stderr=subprocess.DEVNULL)
-    wait_for(lambda: adapter.missing_bytes(folder, REVISION) == len(SHARD) // 2)
+    wait_until(lambda: adapter.missing_bytes(folder, REVISION) == len(SHARD) // 2)
     process.kill()
     process.wait()
     assert not is_whole(folder)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.clone_box import Box, free_port
+from fixtures.clone_box import Box
 from fixtures.gpu_host import GpuHost
+from fixtures.ports import free_port
 from recipe.adapters import host as facts
 from recipe.checks import platform as platform_check
 from recipe.checks import venv

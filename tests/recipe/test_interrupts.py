@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.clone_box import Box, processes_marked, wait_for
+from fixtures.clone_box import Box, processes_marked
+from fixtures.waiting import wait_until
 
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
@@ -37,7 +38,7 @@ def command_lines() -> str:
 def test_an_interrupt_while_the_image_is_built(box: Box, number: signal.Signals) -> None:
     mark = make_image_slow(box)
     start = box.popen()
-    wait_for(mark.exists)
+    wait_until(mark.exists)
     start.send_signal(number)
     _, err = start.communicate(timeout=20)
     assert start.returncode == STATUS[number], err
@@ -52,12 +53,12 @@ def test_an_interrupt_while_the_image_is_built(box: Box, number: signal.Signals)
 def test_a_kill_while_the_image_is_built(box: Box) -> None:
     mark = make_image_slow(box)
     start = box.popen()
-    wait_for(mark.exists)
+    wait_until(mark.exists)
     os.kill(start.pid, signal.SIGKILL)
     start.communicate(timeout=20)
     assert len(unfinished(box)) == 1
     # Nothing works on where the next start begins.
-    wait_for(lambda: str(box.home) not in command_lines())
+    wait_until(lambda: str(box.home) not in command_lines())
     box.set_engine("first")
     done = box.run()
     assert done.returncode == 0, done.stderr
@@ -72,7 +73,7 @@ def test_a_kill_while_the_image_is_built(box: Box) -> None:
 def test_an_interrupt_while_the_server_loads_ends_it(box: Box, number: signal.Signals) -> None:
     box.set_engine("slow", load_s=60)
     start = box.popen()
-    wait_for(box.is_listening)
+    wait_until(box.is_listening)
     run = box.run_name
     start.send_signal(number)
     _, err = start.communicate(timeout=20)
@@ -89,8 +90,8 @@ def test_a_restart_that_is_taken_back_brings_the_server_of_before_back(box: Box,
     old = box.record
     box.set_engine("slow", load_s=60)
     start = box.popen("restart")
-    wait_for(lambda: (box.root / ".state/server.json").exists() and box.record["launch"]["build"] != old["launch"]["build"])
-    wait_for(box.is_listening)
+    wait_until(lambda: (box.root / ".state/server.json").exists() and box.record["launch"]["build"] != old["launch"]["build"])
+    wait_until(box.is_listening)
     start.send_signal(number)
     out, err = start.communicate(timeout=30)
     assert start.returncode == 128 + number, err
@@ -103,7 +104,7 @@ def test_a_restart_that_is_taken_back_brings_the_server_of_before_back(box: Box,
 def test_a_kill_while_the_server_loads_lets_the_next_start_reattach(box: Box) -> None:
     box.set_engine("slow", load_s=2)
     start = box.popen()
-    wait_for(box.is_listening)
+    wait_until(box.is_listening)
     os.kill(start.pid, signal.SIGKILL)
     start.communicate(timeout=20)
     run = box.run_name

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.clone_box import Box, wait_for
+from fixtures.clone_box import Box
+from fixtures.waiting import wait_until
 from recipe import config
 from recipe.job import Job
 from recipe.ui import Ui
@@ -157,7 +158,7 @@ def test_the_watchdog_leaves_a_stopped_server_stopped_and_waits_for_who_is_at_wo
     assert not box.is_listening()
     box.set_engine("slow", load_s=4)
     start = box.popen()
-    wait_for((box.root / ".state/server.json").exists)
+    wait_until((box.root / ".state/server.json").exists)
     assert "holds" in box.run("watch").stdout
     _, err = start.communicate(timeout=30)
     assert start.returncode == 0, err

@@ -9,7 +9,9 @@ import time
 
 import pytest
 
-from fixtures.clone_box import Box, free_port, processes_marked, takes_less_than, wait_for
+from fixtures.clone_box import Box, processes_marked, takes_less_than
+from fixtures.ports import free_port
+from fixtures.waiting import wait_until
 
 LIVE = "GLM-5.3-Flash-EXL3 is now LIVE! on port {}"
 
@@ -231,7 +233,7 @@ def test_a_held_port_is_refused_with_the_name_of_its_owner(box: Box) -> None:
 def test_a_second_start_at_the_same_time_is_refused_with_the_owner(box: Box) -> None:
     box.set_engine("slow", load_s=3)
     first = box.popen()
-    wait_for(lambda: (box.root / ".state/server.json").exists())
+    wait_until(lambda: (box.root / ".state/server.json").exists())
     second = box.run("restart")
     assert second.returncode == 8
     assert "[E_LOCK]" in second.stderr
