@@ -219,7 +219,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "a schema in the wrong place": ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, "response_format.schema", "remove it"),
     "no schema": ({"response_format": {"type": "json_schema"}}, "response_format", "json_schema"),
     "a type nobody knows": ({"response_format": {"type": "xml"}}, "response_format.type", "json_object"),
-    "a text": ({"response_format": "json"}, "response_format", "dictionary"),
+    "a text": ({"response_format": "json"}, "response_format", "needed: an object"),
     "two at once": ({"guided_choice": ["a"], "response_format": {"type": "json_object"}}, "response_format", "one of them"),
     "two in one": ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs", "exactly one"),
     "none in one": ({"structured_outputs": {}}, "structured_outputs", "exactly one"),
