@@ -240,7 +240,9 @@ for message in orders(ChildChannel.from_fd(int(sys.argv[-1]))):
 """
 
 
-def test_ranks_leave_an_exchange_that_no_one_can_leave_alone(tmp_path: Path):
+def test_ranks_leave_an_exchange_that_no_one_can_leave_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "engine"))
+
     def part_ways() -> None:
         (tmp_path / "rank 0 parts").touch()
         end_s = time.monotonic() + 30
