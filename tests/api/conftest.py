@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.fronts import TOKENIZER, Front, end_front, rounds, start_embedded, start_front
+from fixtures.fronts import TOKENIZER, Front, end_front, rounds, serving, start_embedded, start_front
 from fixtures.waiting import wait_until
 
 
@@ -35,16 +35,12 @@ def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     """One server for the tests of a module: a reply of several rounds, one of them with half a character."""
     snowman = TOKENIZER.encode("☃")
     script = {"rounds": [*rounds("one ", "two five", end=False), snowman[:1], snowman[1:], *rounds(" end.")], "delay_s": 0.002}
-    started = start_front(tmp_path_factory.mktemp("front"), script)
-    started.wait_for("/health/ready", 200)
-    yield started
-    end_front(started)
+    with serving(start_front(tmp_path_factory.mktemp("front"), script)) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
 def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     """The shipped command with the embedded checkpoint."""
-    started = start_embedded(tmp_path_factory.mktemp("embedded"), "--context", "2048", "--state-hashes")
-    started.wait_for("/health/ready", 200, limit_s=50)
-    yield started
-    end_front(started)
+    with serving(start_embedded(tmp_path_factory.mktemp("embedded"), "--context", "2048", "--state-hashes"), 50) as started:
+        yield started

@@ -11,7 +11,7 @@ import httpx
 import psutil
 import pytest
 
-from fixtures.fronts import Front, end_front, rounds, start_front
+from fixtures.fronts import Front, end_front, rounds, serving, start_front
 
 OPEN = {"/", "/health"}
 CHAT = "/v1/chat/completions"
@@ -43,10 +43,8 @@ def key_file(folder: Path, text: str = "# ours\nteam: secret-one\nsecret-two\n")
 @pytest.fixture(scope="module")
 def auto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     folder = tmp_path_factory.mktemp("auto")
-    front = start_front(folder, {"rounds": rounds("x")}, "--host", "0.0.0.0", "--api-key-file", str(key_file(folder)))
-    front.wait_for("/health/ready", 200)
-    yield front
-    end_front(front)
+    with serving(start_front(folder, {"rounds": rounds("x")}, "--host", "0.0.0.0", "--api-key-file", str(key_file(folder)))) as front:
+        yield front
 
 
 def walk(front: Front, client: httpx.Client) -> dict[tuple[str, str], int]:

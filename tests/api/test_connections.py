@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fixtures.fronts import Front, end_front, rounds, start_front
+from fixtures.fronts import Front, end_front, rounds, serving, start_front
 from fixtures.probing import health_stays_quick
 from fixtures.waiting import wait_until
 from lockstep.server.connection import KEEP_ALIVE_S
@@ -30,10 +30,8 @@ Serve = Callable[..., Front]
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     script = {"rounds": rounds(*["word "] * 20), "delay_s": 0.002, "slots": SLOTS, "max_queued": STREAMS, "context": 1 << 20}
-    front = start_front(tmp_path_factory.mktemp("busy"), script)
-    front.wait_for("/health/ready", 200)
-    yield front
-    end_front(front)
+    with serving(start_front(tmp_path_factory.mktemp("busy"), script)) as front:
+        yield front
 
 
 def talk(front: Front, *parts: bytes, wait_s: float = 3.0, silence_s: float = 0.5) -> bytes:

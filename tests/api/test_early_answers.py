@@ -14,15 +14,13 @@ import pytest
 import requests
 
 from api.test_connections import BODY, CHAT, statuses
-from fixtures.fronts import Front, end_front, rounds, start_front
+from fixtures.fronts import Front, end_front, rounds, serving, start_front
 
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    front = start_front(tmp_path_factory.mktemp("busy"), {"rounds": rounds("word ")})
-    front.wait_for("/health/ready", 200)
-    yield front
-    end_front(front)
+    with serving(start_front(tmp_path_factory.mktemp("busy"), {"rounds": rounds("word ")})) as front:
+        yield front
 
 
 LARGE = b'{"prompt":"%s"}' % (b"a" * (80 << 20))

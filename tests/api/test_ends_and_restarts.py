@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fixtures.fronts import Front, end_front, events, start_embedded
+from fixtures.processes import other_rank
 
 CHAT = "/v1/chat/completions"
 TEXTS = ("one red cat", "count the rivers of a city, " * 12, "name a table " * 30)
@@ -47,9 +48,7 @@ def bits(told: list[Told]) -> list[tuple[str, str]]:
 
 def rank_1(front: Front) -> int:
     """Process id of the other rank."""
-    children = Path(f"/proc/{front.engine_pid}/task/{front.engine_pid}/children").read_text().split()
-    (rank,) = [int(pid) for pid in children if b"--rank" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    return rank
+    return other_rank(front.engine_pid)
 
 
 def strike(front: Front, victim: Callable[[Front], int], with_what: signal.Signals) -> tuple[str, str]:

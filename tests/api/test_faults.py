@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.fronts import TOKENIZER, Front, end_front, events, start_front
+from fixtures.fronts import TOKENIZER, Front, events, serving, start_front
 from fixtures.tool_replies import TOOLS, ids
 from fixtures.waiting import wait_until
 
@@ -39,10 +39,10 @@ REPLIES = {
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     spelled = {seed: [ids(text) for text in texts] for seed, texts in REPLIES.items()}
-    started = start_front(tmp_path_factory.mktemp("faults"), {"seed_rounds": spelled, "rounds": [ids("Fine."), ids("<|user|>")]})
-    started.wait_for("/health/ready", 200)
-    yield started
-    end_front(started)
+    with serving(
+        start_front(tmp_path_factory.mktemp("faults"), {"seed_rounds": spelled, "rounds": [ids("Fine."), ids("<|user|>")]})
+    ) as started:
+        yield started
 
 
 def ask(front: Front, path: str = CHAT, **fields: Any) -> Any:

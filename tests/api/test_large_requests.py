@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from api.test_connections import BODY, CHAT
-from fixtures.fronts import Front, end_front, rounds, start_front
+from fixtures.fronts import Front, rounds, serving, start_front
 from fixtures.hostile_media import honest_clip
 from fixtures.probing import health_stays_quick
 from lockstep.media.limits import LIMITS
@@ -24,10 +24,10 @@ from lockstep.server.turns import TextPart
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    front = start_front(tmp_path_factory.mktemp("busy"), {"rounds": rounds("word ", "word "), "max_queued": 64, "context": 1 << 20})
-    front.wait_for("/health/ready", 200)
-    yield front
-    end_front(front)
+    with serving(
+        start_front(tmp_path_factory.mktemp("busy"), {"rounds": rounds("word ", "word "), "max_queued": 64, "context": 1 << 20})
+    ) as front:
+        yield front
 
 
 def post_from_a_process(front: Front, path: Path, route: str) -> str:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fixtures.fronts import Front, end_front, start_embedded
+from fixtures.fronts import Front, serving, start_embedded
 from fixtures.soaking import CHAT, FLAGS, SLOTS, Soak, asked_again, footprint, idle, lost_slots
 
 SECONDS, CLIENTS, AGAIN = 10.0, 20, 5
@@ -19,10 +19,8 @@ GROWTH_MIB = 64
 
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    started = start_embedded(tmp_path_factory.mktemp("soak"), *FLAGS)
-    started.wait_for("/health/ready", 200, limit_s=50)
-    yield started
-    end_front(started)
+    with serving(start_embedded(tmp_path_factory.mktemp("soak"), *FLAGS), 50) as started:
+        yield started
 
 
 def test_random_clients_lose_no_slot_no_page_no_bit_and_leave_nothing(front: Front) -> None:

@@ -15,7 +15,7 @@ import pytest
 from openai import OpenAI
 from pydantic import BaseModel
 
-from fixtures.fronts import EMBEDDED, TOKENIZER, Front, end_front, events, start_embedded
+from fixtures.fronts import EMBEDDED, TOKENIZER, Front, events, serving, start_embedded
 from fixtures.schemas import is_valid
 from lockstep.text.toolset import Toolset
 
@@ -44,10 +44,8 @@ def json_schema(schema: dict[str, Any], **fields: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     flags = ("--context", "2048", "--parallel", "4", "--drafter", str(EMBEDDED / "drafter"))
-    started = start_embedded(tmp_path_factory.mktemp("structured"), *flags)
-    started.wait_for("/health/ready", 200, 60)
-    yield started
-    end_front(started)
+    with serving(start_embedded(tmp_path_factory.mktemp("structured"), *flags), 60) as started:
+        yield started
 
 
 def whole(front: Front, **fields: Any) -> dict[str, Any]:

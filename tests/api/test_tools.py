@@ -11,7 +11,7 @@ import openai
 import pytest
 from pydantic import TypeAdapter
 
-from fixtures.fronts import EOS, TOKENIZER, Front, end_front, events, start_front
+from fixtures.fronts import EOS, TOKENIZER, Front, events, serving, start_front
 from fixtures.tool_replies import TOOLS, ids
 from lockstep.server.documents import ChatCompletion
 from lockstep.server.replies import IN_CALL_EVENT_S
@@ -34,10 +34,8 @@ def one_by_one(text: str, end: int | None = OBSERVATION) -> list[list[int]]:
 def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     """A server whose replies call two tools; with thinking on it thinks first."""
     by_prompt = {str(TOKENIZER.think_open): one_by_one("hm</think>" + REPLY)}
-    started = start_front(tmp_path_factory.mktemp("caller"), {"rounds": one_by_one(REPLY), "prompt_rounds": by_prompt})
-    started.wait_for("/health/ready", 200)
-    yield started
-    end_front(started)
+    with serving(start_front(tmp_path_factory.mktemp("caller"), {"rounds": one_by_one(REPLY), "prompt_rounds": by_prompt})) as started:
+        yield started
 
 
 def choice(front: Front, **fields: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import anthropic
 import openai
 import pytest
 
-from fixtures.fronts import FIXTURES, TOKENIZER, Front, end_front, start_front
+from fixtures.fronts import FIXTURES, TOKENIZER, Front, end_front, serving, start_front
 from fixtures.tool_replies import TOOLS, ids
 
 TRANSCRIPTS = FIXTURES / "transcripts"
@@ -188,10 +188,8 @@ NAMED = [(kind, name) for kind, cases in CASES.items() for name in cases]
 
 @pytest.fixture(scope="module")
 def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clients]:
-    started = start_front(tmp_path_factory.mktemp("golden"), SCRIPT)
-    started.wait_for("/health/ready", 200)
-    yield Clients(started.url)
-    end_front(started)
+    with serving(start_front(tmp_path_factory.mktemp("golden"), SCRIPT)) as started:
+        yield Clients(started.url)
 
 
 def recorded(kind: str) -> dict[str, Any]:

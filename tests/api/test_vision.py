@@ -16,8 +16,9 @@ import pytest
 from embedded.make.data.drawing import Shape, paint, rgb
 from PIL import Image
 
-from fixtures.fronts import EOS, TOKENIZER, Front, end_front, events, rounds, start_front
+from fixtures.fronts import EOS, TOKENIZER, Front, end_front, events, rounds, serving, start_front
 from fixtures.hostile_media import honest_clip, honest_picture, hostile_files
+from fixtures.processes import children
 
 CHAT = "/v1/chat/completions"
 IMAGE = TOKENIZER.added["<|image|>"]
@@ -46,10 +47,8 @@ def drawn(kind: str, color: str) -> str:
 
 @pytest.fixture(scope="module")
 def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    started = start_front(tmp_path_factory.mktemp("seeing"), {"rounds": rounds("I see.")})
-    started.wait_for("/health/ready", 200)
-    yield started
-    end_front(started)
+    with serving(start_front(tmp_path_factory.mktemp("seeing"), {"rounds": rounds("I see.")})) as started:
+        yield started
 
 
 def refused(front: Front, sent: dict[str, Any], code: str) -> dict[str, Any]:
@@ -168,8 +167,7 @@ def test_without_vision_a_users_picture_is_refused_and_a_tools_becomes_a_note(se
     ids = front.http.post("/tokenize", json={"messages": messages}).json()["tokens"]
     assert "seen: [a picture that this server cannot show" in TOKENIZER.decode(ids)
     assert IMAGE not in ids
-    children = psutil.Process(front.process.pid).children(recursive=True)
-    assert not [child for child in children if "pixels" in child.cmdline()]
+    assert not decoders(front)
 
 
 def test_pictures_in_tool_results_stand_there(seeing: Front) -> None:
@@ -212,8 +210,7 @@ def test_a_picture_gives_the_same_bits_alone_cached_and_streamed_and_another_pic
 
 
 def decoders(front: Front) -> set[int]:
-    children = psutil.Process(front.process.pid).children(recursive=True)
-    return {child.pid for child in children if "pixels" in child.cmdline()}
+    return children(front.process.pid, "pixels", below=True)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -232,9 +229,9 @@ def test_workers_end_with_the_server(tmp_path_factory: pytest.TempPathFactory) -
     front = start_front(tmp_path_factory.mktemp("ending"), {"rounds": [[EOS]]})
     front.wait_for("/health/ready", 200)
     assert front.http.post(CHAT, json=body(part(drawn("circle", "red")))).status_code == 200
-    children = psutil.Process(front.process.pid).children(recursive=True)
-    assert any("pixels" in child.cmdline() for child in children)
+    started = psutil.Process(front.process.pid).children(recursive=True)
+    assert decoders(front)
     assert front.stop() == 0
-    _, alive = psutil.wait_procs(children, timeout=10)
+    _, alive = psutil.wait_procs(started, timeout=10)
     assert not alive
     end_front(front)

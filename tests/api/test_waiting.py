@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fixtures.fronts import Front, end_front, events, start_embedded
+from fixtures.fronts import Front, end_front, events, serving, start_embedded
 from fixtures.waiting import wait_until
 
 CHAT = "/v1/chat/completions"
@@ -22,10 +22,8 @@ QUEUED, QUEUED_TOKENS = 3, 160
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     bounds = ("--max-queued", str(QUEUED), "--max-queued-tokens", str(QUEUED_TOKENS))
-    started = start_embedded(tmp_path_factory.mktemp("waiting"), "--context", "16384", "--parallel", "1", *bounds)
-    started.wait_for("/health/ready", 200, limit_s=50)
-    yield started
-    end_front(started)
+    with serving(start_embedded(tmp_path_factory.mktemp("waiting"), "--context", "16384", "--parallel", "1", *bounds), 50) as started:
+        yield started
 
 
 def health(front: Front, name: str) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fixtures.fronts import Front, end_front, start_embedded
+from fixtures.fronts import Front, serving, start_embedded
 from recipe.ui import Ui
 from verify import cli as quality
 
@@ -16,10 +16,8 @@ FLAGS = ("--context", "2048", "--ranks", "2", "--dense", "q4", "--kv", "fp8", "-
 
 @pytest.fixture(scope="module")
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
-    started = start_embedded(tmp_path_factory.mktemp("ranks"), *FLAGS)
-    started.wait_for("/health/ready", 200, limit_s=50)
-    yield started
-    end_front(started)
+    with serving(start_embedded(tmp_path_factory.mktemp("ranks"), *FLAGS), 50) as started:
+        yield started
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Set
-from pathlib import Path
 
 import pytest
 import uvloop
 
+from fixtures.processes import children
 from fixtures.schemas import VOCABULARY
 from fixtures.waiting import until
 from grammars.compiler import CompilerFault, GrammarCompiler
@@ -50,12 +50,8 @@ async def refusal(compiler: GrammarCompiler, form: Form) -> str:
     return str(error.value)
 
 
-def children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 def workers() -> set[int]:
-    return {pid for pid in children(os.getpid()) if b"grammars.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+    return children(os.getpid(), "grammars.worker")
 
 
 def the_worker(others: Set[int] = frozenset()) -> int:
@@ -66,7 +62,7 @@ def the_worker(others: Set[int] = frozenset()) -> int:
 async def the_fork() -> int:
     for _ in range(1000):
         if found := children(the_worker()):
-            return found[0]
+            return found.pop()
         await asyncio.sleep(0.01)
     raise AssertionError("no grammar is being compiled")
 
@@ -105,7 +101,7 @@ def test_one_that_takes_too_much_is_ended_and_the_next_is_compiled(form: Form, l
         worker = the_worker(others)
         await compiler.compile(regex_form("[a-z]+"))
         assert the_worker(others) == worker
-        assert children(worker) == []
+        assert children(worker) == set()
         await compiler.close()
 
     asyncio.run(scenario(GrammarCompiler(VOCABULARY, limit_s, memory_bytes)))

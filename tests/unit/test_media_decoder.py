@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import io
 import os
 import signal
@@ -20,6 +19,7 @@ import uvloop
 from PIL import Image
 
 from fixtures.hostile_media import honest_clip, honest_picture, hostile_files
+from fixtures.processes import children
 from fixtures.waiting import until
 from lockstep.media.decoder import Decoded, MediaDecoder
 from lockstep.media.limits import Rules
@@ -33,14 +33,9 @@ def url(data: bytes, kind: str = "image/png") -> str:
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
-def workers() -> list[int]:
+def workers() -> set[int]:
     """The numbers of this process's decoders; whatever else it started, such as a daemon that other tests use, is not among them."""
-    found = []
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if "pixels" in child.cmdline():
-                found.append(child.pid)
-    return found
+    return children(os.getpid(), "pixels", below=True)
 
 
 def with_decoder(scenario: Callable[[MediaDecoder], Awaitable[object]]) -> object:
