@@ -20,7 +20,7 @@ FORMATS = frozenset(
     | {"json-pointer", "relative-json-pointer"}
 )
 
-_FAR = 1 << 63
+_INT64_END = 1 << 63
 KINDS = ("object", "array", "string", "number", "integer", "boolean", "null")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 OF_KIND = {
@@ -103,16 +103,16 @@ def listed(said: Schema, path: str) -> Schema:
     values = [value for value in values_of(said) or () if kind_of(value) in kinds]
     if not values:
         refuse(word, path, "lists no value of the demanded type")
-    if any(map(is_far, values)):
+    if any(map(exceeds_int64, values)):
         refuse(word, path, "holds a whole number of more than 64 bits")
     return {"enum": values}
 
 
-def is_far(value: Any) -> bool:
+def exceeds_int64(value: Any) -> bool:
     """True for whole numbers that the grammar library would round, also inside of lists and objects."""
     if isinstance(value, dict | list):
-        return any(map(is_far, value.values() if isinstance(value, dict) else value))
-    return isinstance(value, int) and not -_FAR <= value < _FAR
+        return any(map(exceeds_int64, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, int) and not -_INT64_END <= value < _INT64_END
 
 
 def string_part(own: Schema, path: str) -> Schema:
@@ -152,8 +152,8 @@ def number_part(own: Schema, kind: str, path: str) -> Schema:
     for word, value in own.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             refuse(word, path, "is no number")
-        most = _FAR if kind == "integer" else math.inf
-        if is_far(value) or (isinstance(value, float) and not abs(value) < most) or (kind == "number" and float(value) != value):
+        most = _INT64_END if kind == "integer" else math.inf
+        if exceeds_int64(value) or (isinstance(value, float) and not abs(value) < most) or (kind == "number" and float(value) != value):
             refuse(word, path, "is no finite number of 64 bits")
     low = [(own[word], word) for word in ("minimum", "exclusiveMinimum") if word in own]
     high = [(own[word], word) for word in ("maximum", "exclusiveMaximum") if word in own]

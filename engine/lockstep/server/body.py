@@ -61,11 +61,11 @@ async def read_model(request: Request, kind: type[Model], limit: int = MAX_BODY_
 
 def read_object(data: bytes | bytearray, kind: type[Model]) -> Model:
     """`data` as `kind`. Raises ApiError 400."""
-    far = list[str]()
-    model = validate(parse_object(data, far), kind)
-    if far:
+    infinite = list[str]()
+    model = validate(parse_object(data, infinite), kind)
+    if infinite:
         # Behind validation, which names the fields it knows.
-        raise bad_request(f"The body holds the number {far[0][:40]}, past the largest; needed: finite ones.", code="invalid_json")
+        raise bad_request(f"The body holds the number {infinite[0][:40]}, past the largest; needed: finite ones.", code="invalid_json")
     return model
 
 
@@ -97,10 +97,10 @@ def _too_large(size: int, limit: int) -> ApiError:
     return ApiError(413, message, code="request_too_large", headers={"Connection": "close"})
 
 
-def parse_object(data: bytes | bytearray, far: list[str]) -> dict[str, Any]:
+def parse_object(data: bytes | bytearray, infinite: list[str]) -> dict[str, Any]:
     """A JSON object out of UTF-8 bytes. Raises ApiError 400 naming the place of the fault, never echoing the body.
 
-    Numbers that are infinite to us go to `far` as they are spelled."""
+    Numbers that are infinite to us go to `infinite` as they are spelled."""
     if len(data) > MAX_VALUES and sum(map(data.count, (b",", b"[", b"{"))) > MAX_VALUES:
         message = f"The body has more than {MAX_VALUES} commas and opening brackets; needed: fewer, no prompt has as many parts."
         raise bad_request(message, code="invalid_json")
@@ -109,7 +109,7 @@ def parse_object(data: bytes | bytearray, far: list[str]) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise bad_request(f"The body is not UTF-8 (byte {error.start}); needed: JSON in UTF-8.", code="invalid_json") from None
     try:
-        value = json.loads(text, parse_constant=_refuse_constant, parse_float=partial(_number, far), object_pairs_hook=_refuse_repeats)
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=partial(_number, infinite), object_pairs_hook=_refuse_repeats)
     except json.JSONDecodeError as error:
         found = "empty" if not text.strip() else f"no JSON: {error.msg} at line {error.lineno}, column {error.colno}"
         raise bad_request(f"The body is {found}; needed: one JSON object.", code="invalid_json") from None
@@ -125,9 +125,9 @@ def parse_object(data: bytes | bytearray, far: list[str]) -> dict[str, Any]:
     return value
 
 
-def _number(far: list[str], digits: str) -> float:
+def _number(infinite: list[str], digits: str) -> float:
     value = float(digits)
-    far += [digits] * math.isinf(value)
+    infinite.extend([digits] if math.isinf(value) else [])
     return value
 
 

@@ -89,9 +89,9 @@ class Connection(HttpToolsProtocol):
             self.app = _refusal(_head_too_large())  # type: ignore[assignment]
         super().on_headers_complete()
         self.app = serving
-        write, is_closing = self.transport.write, self.transport.is_closing
-        door = SimpleNamespace(write=lambda data: self._left_bytes or write(data), is_closing=is_closing, close=self._leave)
-        self.cycle.transport = cast("asyncio.Transport", door)
+        write, is_closing = self.transport.write, self.transport.is_closing  # uvicorn closes what its cycle writes to: that lingers
+        lingering = SimpleNamespace(write=lambda data: self._left_bytes or write(data), is_closing=is_closing, close=self._leave)
+        self.cycle.transport = cast("asyncio.Transport", lingering)
 
     def on_body(self, body: bytes) -> None:
         """Another part came, so there is patience for the next, unless it was answered already."""
@@ -138,7 +138,7 @@ class Connection(HttpToolsProtocol):
         self._leave()
 
     def _leave(self) -> None:
-        """Close, behind a request that is not all there once the client has closed, or late or too much has come."""
+        """Close; where a request is not all there, only once the client has, or too much or too late has come."""
         if not (self._in_body or self._head_bytes):
             self.transport.close()
         elif not self._left_bytes:
